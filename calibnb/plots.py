@@ -71,7 +71,12 @@ def loss_style(
     name:str,   # one of `list_losses()`
     **options,
 )->dict:        # color, linestyle, label: keyword arguments of `plot`
-    "Return the line style of a loss."
+    """Return the line style of a loss.
+
+    >>> from calibnb.plots import loss_style
+    >>> loss_style('focal', gamma=3.)
+    {'color': '#0072B2', 'linestyle': '--', 'label': 'FL-3'}
+    """
     color = _colours.get(name.removesuffix('_gra'), grey)
     line = '--' if name.endswith('_gra') else '-'
     steps, strength = _steps.get(name, {}), options.get(strength_option(options))
@@ -86,7 +91,16 @@ def curves(
     frames:list,     # [(DataFrame with an `epoch` column, style dict), ...]; frames with equal labels are seeds
     scale:dict={},   # column -> factor, e.g. 100 for percent
 ):
-    "Draw a panel for each column and a line for each frame; seeds are thin lines around their mean."
+    """Draw a panel for each column and a line for each frame; seeds are thin lines around their mean.
+
+    >>> import pandas as pd
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.plots import curves, loss_style
+    >>> ax, frame = Figure().subplots(), pd.DataFrame(dict(epoch=[1, 2], error=[.2, .1]))
+    >>> curves([ax], dict(error='error (%)'), [(frame, loss_style('ce'))], scale=dict(error=100))
+    >>> ax.lines[0].get_ydata().tolist()
+    [20.0, 10.0]
+    """
     labels = list(dict.fromkeys(style['label'] for _, style in frames))
     for ax, (column, title) in zip(axes, panels.items()):
         for label in labels:
@@ -184,7 +198,18 @@ def reliability_diagram(
     curve=None,            # (confidence, accuracy, density) from `smooth_curve`
     axis_labels:tuple=('confidence', 'accuracy'), # e.g. ('probability of class 1', 'share of class 1')
 ):                         # pandas DataFrame with a row for each bin, with intervals of the accuracy
-    "Draw accuracy against confidence as bars with intervals and hatched gaps, and the shares of samples underneath."
+    """Draw accuracy against confidence as bars with intervals and hatched gaps, and the shares of samples underneath.
+
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.metrics import reliability_bins
+    >>> from calibnb.plots import reliability_diagram
+    >>> bins = reliability_bins([.55, .65, .9, .95]*25, [1, 0, 1, 1]*25, 2)
+    >>> table = reliability_diagram(Figure().subplots(), bins, 'four confidences')
+    >>> table[['count', 'acc', 'conf']].round(3)
+       count   acc   conf
+    0      0   NaN    NaN
+    1    100  0.75  0.762
+    """
     return fill_reliability_axes(ax, reliability_axes(ax, leftmost, axis_labels), bins, title, color, note, curve)
 
 # %% ../nbs/35_plots.ipynb #39be5785
@@ -192,7 +217,16 @@ def reliability_row(
     axes,            # one Axes for each diagram
     diagrams:dict,   # title -> arguments of `reliability_diagram`, e.g. before and after calibration
 )->dict:             # title -> table
-    "Draw reliability diagrams side by side, with vertical axis labels on the first only."
+    """Draw reliability diagrams side by side, with vertical axis labels on the first only.
+
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.metrics import reliability_bins
+    >>> from calibnb.plots import reliability_row
+    >>> bins = reliability_bins([.55, .65, .9, .95]*25, [1, 0, 1, 1]*25, 2)
+    >>> tables = reliability_row(Figure().subplots(1, 2), dict(before=dict(bins=bins), after=dict(bins=bins)))
+    >>> list(tables)
+    ['before', 'after']
+    """
     tables = {}
     for i, (ax, (title, args)) in enumerate(zip(axes, diagrams.items())):
         tables[title] = reliability_diagram(ax, title=title, leftmost=i == 0, **args)
@@ -207,7 +241,15 @@ def correctness_histogram(
     n_bins:int=20,
     leftmost:bool=True, # False: no label on the vertical axis
 ):                    # pandas DataFrame with the counts of each bin: `right` if correct, `wrong` if misclassified
-    "Draw the histograms of confidence of correct and of misclassified samples."
+    """Draw the histograms of confidence of correct and of misclassified samples.
+
+    >>> import torch
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.plots import correctness_histogram
+    >>> conf, hit = torch.tensor([.2, .7, .9]), torch.tensor([False, True, True])
+    >>> correctness_histogram(Figure().subplots(), conf, hit, n_bins=2)[['right', 'wrong']].values.tolist()
+    [[0, 1], [2, 0]]
+    """
     import pandas as pd
     conf, hit, edges = np.asarray(conf), np.asarray(hit), np.linspace(0, 1, n_bins + 1)
     right, wrong = (np.histogram(conf[which], edges)[0] for which in (hit, ~hit))
@@ -225,7 +267,15 @@ def risk_coverage(
     curves:dict,    # label -> `metrics.RiskCoverage`
     styles:dict={}, # label -> line style, keyword arguments of `step`
 ):
-    "Draw selective risk against coverage in percent, and return the curves as a DataFrame."
+    """Draw selective risk against coverage in percent, and return the curves as a DataFrame.
+
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.metrics import risk_coverage as curve_of
+    >>> from calibnb.plots import risk_coverage
+    >>> drawn = risk_coverage(Figure().subplots(), dict(model=curve_of([[.9, .1], [.6, .4]], [0, 1])))
+    >>> drawn.index.names[0], len(drawn)
+    ('curve', 2)
+    """
     import pandas as pd
     for label, curve in curves.items():
         coverage, risk = curve.coverage.numpy(), curve.risk.numpy()
@@ -243,7 +293,15 @@ def decision_curve(
     threshold:float|None=None, # marked by a vertical line, e.g. from `metrics.cost_threshold`
     styles:dict={}, # label -> line style, keyword arguments of `plot`
 ):
-    "Draw net benefit against the threshold of P(y = 1), and return the curves as a DataFrame."
+    """Draw net benefit against the threshold of P(y = 1), and return the curves as a DataFrame.
+
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.metrics import decision_curve as curve_of
+    >>> from calibnb.plots import decision_curve
+    >>> drawn = decision_curve(Figure().subplots(), dict(model=curve_of([.1, .9], [0, 1])))
+    >>> round(float(drawn.loc['model'].model.iloc[0]), 3)  # at the threshold .01
+    0.495
+    """
     import pandas as pd
     first = next(iter(curves.values()))
     ax.plot(first.threshold, first.treat_all, color=grey, ls='--', lw=1, label='treat everybody')
@@ -264,7 +322,16 @@ def interval_dots(
     best=(),         # names to draw in blue
     names:bool=True, # False: no names on the vertical axis, for a row of panels
 ):
-    "Draw values with intervals and noise floors, one row for each name."
+    """Draw values with intervals and noise floors, one row for each name.
+
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.metrics import Measure
+    >>> from calibnb.plots import interval_dots
+    >>> ax = Figure().subplots()
+    >>> interval_dots(ax, dict(network=Measure(value=.08, n=2000, interval=(.07, .09), floor=.01)), 'ECE (%)', 100)
+    >>> [round(float(x), 2) for x in ax.lines[0].get_xdata()]
+    [7.0, 9.0]
+    """
     for y, (name, m) in enumerate(rows.items()):
         color = blue if name in best else grey
         if m.value is None:
@@ -338,7 +405,15 @@ def density(
     gridsize:int=40,
     log:bool=False, # logarithmic axes, for positive x and y
 ):
-    "Draw a 2D histogram of (x, y) with hexagonal bins and a logarithmic colour scale, and return the image."
+    """Draw a 2D histogram of (x, y) with hexagonal bins and a logarithmic colour scale, and return the image.
+
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.plots import density
+    >>> image = density(Figure().subplots(), np.arange(50), np.arange(50)**2, 'x', 'y')
+    >>> int(image.get_array().sum())  # each point is counted once
+    50
+    """
     scale = 'log' if log else 'linear'
     image = ax.hexbin(x, y, gridsize=gridsize, bins='log', mincnt=1, cmap=sequential, lw=.1, xscale=scale, yscale=scale)
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)

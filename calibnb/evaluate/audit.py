@@ -153,7 +153,15 @@ def _on_top(found, tie):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9db9baa4
 def check_sets(preds, val=None, folds=2, n_bins=(15,)):
-    "Raise ValueError or TypeError if `evaluate` cannot judge these predictions; `folds` None: no calibrator is fitted."
+    """Raise ValueError or TypeError if `evaluate` cannot judge these predictions; `folds` None: nothing is fitted.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import check_sets
+    >>> preds = Predictions([[3., 0.], [0., 2.]]*20, [0, 1]*20)
+    >>> try: check_sets(preds, val=preds)
+    ... except ValueError as error: print(str(error).split(';')[0])
+    val: the same samples as preds, so calibrators would be judged on samples they were fitted on
+    """
     for name, given in ('preds', preds), ('val', val):
         if given is not None and not isinstance(given, Predictions):
             raise TypeError(f'{name}: a {type(given).__name__}, want Predictions(logits, target), '
@@ -240,7 +248,14 @@ def evaluate(
     these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
     `top_label_ece` refers to the predictions. For stated confidences (`Predictions.from_confidence`) there is no
     threshold: the error is the share of wrong answers, and the default is temperature scaling, Platt scaling, isotonic
-    regression and histogram binning. There are no sample weights, because intervals count samples."""
+    regression and histogram binning. There are no sample weights, because intervals count samples.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import evaluate
+    >>> preds = Predictions([[3., 0.]]*400, [0, 0, 0, 1]*100)  # very confident, and correct in three of four
+    >>> evaluate(preds, calibrators=['temperature']).recommended
+    'temperature'
+    """
     check_metrics(metrics)
     check_tie(tie)
     if folds is None: folds = 5 if len(preds) >= 10 else 2

@@ -300,7 +300,14 @@ def run_checks(
     preds:Predictions,           # the predictions that were evaluated
     val:Predictions|None=None,   # the validation predictions, if there were any
 )->list[Outcome]:
-    "Run all checks; return their outcomes in the order of the codes."
+    """Run all checks; return their outcomes in the order of the codes.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import evaluate, run_checks
+    >>> preds = Predictions([[3., 0.]]*400, [0, 0, 0, 1]*100)
+    >>> [c.code for c in run_checks(evaluate(preds, calibrators=[]), preds) if c.status == 'issue']
+    ['CNB001', 'CNB004']
+    """
     return [CHECKS[code].outcome(found, preds, val) for code in sorted(CHECKS)]
 
 def check_codes(codes, name='code')->list[str]:

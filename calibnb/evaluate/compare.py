@@ -240,7 +240,15 @@ def compare_models(
 
     For binary predictions, the ECE judges P(y = 1). For stated confidences, each model has its own correct answers to
     the same questions. The intervals of slices are corrected by Bonferroni's method. Raises ValueError for an unknown
-    measure or column and, except for stated confidences, if the labels of the two models differ."""
+    measure or column and, except for stated confidences, if the labels of the two models differ.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import compare_models
+    >>> target = [0, 0, 0, 1]*250
+    >>> found = compare_models(Predictions([[1.1, 0.]]*1000, target), Predictions([[3., 0.]]*1000, target))
+    >>> found.verdict('ece'), found.verdict('error'), found.exit_code
+    ('worse', 'equivalent', 1)
+    """
     margins = check_margins(margins)
     new = new.ordered(old.classes)
     _check_same_samples(old, new)

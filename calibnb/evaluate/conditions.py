@@ -31,7 +31,14 @@ def gate(
     after:bool=False,           # True: limits, and checks of bias, are for the recommended calibrator
     by_estimate:bool=False,     # True: the estimate decides, not its 95 % interval
 )->list[Condition]:
-    "Return the outcome of each condition; raise ValueError for an unknown code or a wrong limit."
+    """Return the outcome of each condition; raise ValueError for an unknown code or a wrong limit.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import evaluate, gate
+    >>> found = evaluate(Predictions([[3., 0.]]*400, [0, 0, 0, 1]*100), calibrators=[])
+    >>> [c.outcome for c in gate(found, max_ece=.05)]
+    ['failed']
+    """
     limits = dict(ece=max_ece, nll=max_nll)
     for name, limit in limits.items():
         if limit is not None and not 0 < limit < math.inf:

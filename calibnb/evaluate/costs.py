@@ -49,7 +49,15 @@ class Decisions:
     reaches the threshold that the costs imply. If a calibrator is recommended, the next rule does the same with the
     calibrated probability. The last two rules predict y = 1 for all samples, and for no sample. A dictionary in
     `thresholds` has the net benefits `treat_all` and `before`. If a calibrator is recommended, it also has the net
-    benefit `after`, and the difference `gain` with its `interval`."""
+    benefit `after`, and the difference `gain` with its `interval`.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import Decisions, evaluate
+    >>> preds = Predictions([-3., -3., 3., 3.]*100, [0, 1, 1, 1]*100)  # binary log-odds
+    >>> found = Decisions.of(evaluate(preds, calibrators=['temperature']), cost_fp=1, cost_fn=9)
+    >>> found.threshold, round(found.costs[0]['cost'], 2)
+    (0.1, 2.25)
+    """
     cost_fp:float    # cost of a false positive
     cost_fn:float    # cost of a false negative
     n:int            # number of samples

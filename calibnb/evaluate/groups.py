@@ -398,7 +398,15 @@ def slices(
     """Measure the calibration of slices, and test which slices differ from the whole; p values are corrected.
 
     For binary predictions the confidence is P(y = 1), and a hit is y = 1; for stated confidences a hit is a correct
-    answer. Raises ValueError for an unknown column."""
+    answer. Raises ValueError for an unknown column.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import slices
+    >>> site, target = ['a']*200 + ['b']*200, [0]*190 + [1]*10 + [0]*100 + [1]*100
+    >>> found = slices(Predictions([[2., 0.]]*400, target, groups=dict(site=site)))
+    >>> [(s.name, round(s.bias, 2)) for s in found.differing]
+    [('site = b', 0.38), ('site = a', -0.07)]
+    """
     check_bins(n_bins)
     if permutations is not None: check_resamples(permutations, 'permutations')
     found = groupings(preds, by, least)

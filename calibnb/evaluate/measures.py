@@ -35,7 +35,13 @@ if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # imports s
 def ece_text(
     table:ReliabilityBins,
 )->str:
-    "Format the ECE in percent, with its 95 % interval unless samples are weighted: '4.43 % (1.75 to 6.00)'."
+    """Format the ECE in percent, with its 95 % interval unless samples are weighted: '4.43 % (1.75 to 6.00)'.
+
+    >>> from calibnb.evaluate import ece_text
+    >>> from calibnb.metrics import reliability_bins
+    >>> ece_text(reliability_bins([.8]*100, [1]*50 + [0]*50)).split(' (')[0]
+    '30.00 %'
+    """
     ece = FORMATS['ece'].percent(table_norm(table).item())
     if table.mass is not None: return ece  # there is no interval for weighted samples
     return f'{ece} ({FORMATS["ece"].range(gap_interval(table.gap, table.acc, table.count, table.weight))})'
@@ -82,7 +88,14 @@ def _on_edges(conf, n_bins, tolerance):
 
 @dataclass(frozen=True, eq=False)
 class Scored(BinnedConfidences):
-    "The label and four numbers per sample (binary: five), and the bins of each class; the input of all measures."
+    """The label and four numbers per sample (binary: five), and the bins of each class; the input of all measures.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import Scored
+    >>> scored = Scored.of(Predictions([[2., 0.]]*4, [0, 0, 0, 1]))
+    >>> scored.hit.tolist(), round(scored.ece(), 4)  # confidence .8808, accuracy .75
+    ([True, True, True, False], 0.1308)
+    """
     pred:Tensor    # (N,) int64 predicted class
     target:Tensor  # (N,) int64
     conf:Tensor    # (N,) float64 probability of the prediction
@@ -263,7 +276,14 @@ def measure_all(
     """Measure error, nll, brier, ece, ada_ece, smooth_ece and classwise_ece, with 95 % intervals and noise floors.
 
     An infinite NLL has the value None. For binary predictions, ece, ada_ece and smooth_ece measure P(y = 1), and
-    top_label_ece replaces classwise_ece. Stated confidences have neither of these two."""
+    top_label_ece replaces classwise_ece. Stated confidences have neither of these two.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import Scored, measure_all
+    >>> found = measure_all(Scored.of(Predictions([[2., 0.]]*400, [0, 0, 0, 1]*100)))
+    >>> print(*(f'{name} {found[name].value:.3f}' for name in ('error', 'nll', 'ece')))
+    error 0.250 nll 0.627 ece 0.131
+    """
     for M in more_bins: check_bins(M)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     if resamples is None: resamples = Resamples(len(scored), n_boot, seed, 'multinomial')
@@ -285,7 +305,15 @@ def resampled_measures(
     Resampled: error, confidence, nll, brier, ece and, with `posterior`, true_error, true_distance (root mean square of
     the true errors) and true_ce (root of the calibration part of their mean square). Set: debiased_ece, smooth_ece,
     floor, n.
-    Raises ValueError if `resamples` has another number of samples."""
+    Raises ValueError if `resamples` has another number of samples.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import Resamples, Scored, resampled_measures
+    >>> scored = Scored.of(Predictions([[2., 0.]]*400, [0, 0, 0, 1]*100))
+    >>> found = resampled_measures(scored, Resamples(400, 20))
+    >>> found['ece'].shape, round(float(found['ece'][0]), 3)  # the set, then 20 resamples
+    ((21,), 0.131)
+    """
     if len(scored) != resamples.n:
         raise ValueError(f'resamples: {resamples.n} samples, want {len(scored)} as in scored')
     conf, hit = scored.conf, scored.hit

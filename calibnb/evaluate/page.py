@@ -208,7 +208,14 @@ def write_page(
     slices:Slices|None=None,       # calibration of slices, shown in a section
     slopes:Slopes|None=None,       # slope, distances and parts of scores, shown in a section
 )->Path:
-    "Write the report of an evaluation as one HTML page of at most 500 kB; return its path."
+    """Write the report of an evaluation as one HTML page of at most 500 kB; return its path.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import evaluate, write_page
+    >>> found = evaluate(Predictions([[3., 0.]]*400, [0, 0, 0, 1]*100), calibrators=['temperature'])
+    >>> write_page(found, 'audit.html').name
+    'audit.html'
+    """
     data = json.dumps(page_data(found), separators=(',', ':')).replace('<', '\\u003c')
     given, notes, n = found.scored[UNCALIBRATED], remarks(found), found.rows[UNCALIBRATED]['ece'].n
     listed = ''.join(f'<li>{html_text(note)}</li>' for note in notes)

@@ -147,7 +147,15 @@ def labels_needed(
 )->LabelsNeeded:
     """Return the number of labels needed for an interval of the ECE, from simulated audits with the given confidences.
 
-    For a single column, the ECE judges P(y = 1). Raises ValueError for an invalid goal or invalid probabilities."""
+    For a single column, the ECE judges P(y = 1). Raises ValueError for an invalid goal or invalid probabilities.
+
+    >>> import torch
+    >>> from calibnb.evaluate import labels_needed
+    >>> conf = torch.linspace(.5, 1, 1000).double()
+    >>> plan = labels_needed(torch.stack([conf, 1 - conf], 1), width=8)
+    >>> 100 < plan.n < 10_000
+    True
+    """
     _check_plan(width, below, power, assumed_ece)
     check_bins(n_bins)
     if draws < 100: raise ValueError(f'draws: {draws}, want at least 100')

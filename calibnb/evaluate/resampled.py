@@ -22,7 +22,14 @@ def resampled_top_label(
     n_bins:int=15,
     suffix:str='', # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:          # name -> (1 + n_boot,) values
-    "Return ada_ece and mce of the test set (entry 0) and of each resample."
+    """Return ada_ece and mce of the test set (entry 0) and of each resample.
+
+    >>> import torch
+    >>> from calibnb.evaluate import Resamples, resampled_top_label
+    >>> found = resampled_top_label(torch.full((400,), .9), torch.arange(400) % 4 > 0, Resamples(400, 20))
+    >>> found['mce'].shape, round(float(found['mce'][0]), 3)  # the set, then 20 resamples
+    ((21,), 0.15)
+    """
     conf = conf.double()
     residual, ids = hit.double() - conf, bin_ids(conf, n_bins)
     by_mass = sum(resamples.sums_by_bin(bins, share*residual, n_bins) for bins, share in mass_shares(conf, n_bins))
@@ -39,7 +46,14 @@ def resampled_errors(
 )->dict:             # name -> (1 + n_boot,) values
     """Return ada_ece, classwise_ece and mce of the test set (entry 0) and of each resample.
 
-    Raises ValueError if `resamples` has another number of samples."""
+    Raises ValueError if `resamples` has another number of samples.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import Resamples, resampled_errors
+    >>> found = resampled_errors(Predictions([[2., 0.]]*400, [0, 0, 0, 1]*100), Resamples(400, 20))
+    >>> {name: round(float(values[0]), 3) for name, values in found.items()}
+    {'ada_ece': 0.131, 'mce': 0.131, 'classwise_ece': 0.131}
+    """
     if len(preds) != resamples.n:
         raise ValueError(f'resamples: {resamples.n} samples, want {len(preds)} as in preds')
     probs, pred, target, _ = probs_of(preds, calibrator)

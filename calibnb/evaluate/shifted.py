@@ -142,7 +142,15 @@ def evaluate_shifted(
     n_bins:int=15,
     seed:int=0,            # seed of the folds
 )->Shifted:
-    "Compare, on shifted samples, the calibrators of an audit with calibrators that are fitted on the shifted samples."
+    """Compare, on shifted samples, the calibrators of an audit with calibrators that are fitted on the shifted samples.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import evaluate, evaluate_shifted
+    >>> here, there = (Predictions([[z, 0.], [0., 2*z]]*150, [0, 1, 0, 1, 1, 1]*50) for z in (3., 4.))
+    >>> carried = evaluate_shifted(evaluate(here, calibrators=['temperature']), here, there)
+    >>> carried.rows['temperature'].gain > 0
+    True
+    """
     check_shifted(preds, shifted, folds)
     check_bins(n_bins)
     given = Scored.of(shifted, None, n_bins)

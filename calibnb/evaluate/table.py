@@ -106,7 +106,16 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    "The result of `evaluate`."
+    """The result of `evaluate`.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import evaluate
+    >>> found = evaluate(Predictions([[3., 0.]]*400, [0, 0, 0, 1]*100), calibrators=['temperature'])
+    >>> found
+    Evaluation(uncalibrated, temperature; recommended: temperature)
+    >>> print(f"{found.rows['temperature']['ece'].value:.3f}")
+    0.000
+    """
     how:str                               # how the calibrators were fitted
     rows:dict[str, dict[str, Measure]]    # row -> metric -> measure; the first row is uncalibrated
     best:dict[str, list[str]]             # metric -> rows not significantly worse than any other row, the best first

@@ -33,7 +33,14 @@ def calibrated_logits(
     calibrator:Calibrator, # a fitted calibrator with `_logits`
     logits:Tensor,         # (N, K); binary log-odds (N, 1)
 )->Tensor:                 # like the logits, float64
-    "Return the calibrated logits, before the softmax."
+    """Return the calibrated logits, before the softmax.
+
+    >>> import torch
+    >>> from calibnb.posthoc import TemperatureScaling, calibrated_logits
+    >>> ts = TemperatureScaling().fit([[2., 0.]]*4, [0, 0, 0, 1])
+    >>> calibrated_logits(ts, torch.tensor([[2., 0.]])).softmax(1)
+    tensor([[0.7500, 0.2500]], dtype=torch.float64)
+    """
     if logits.shape[1] == 1: return _binary_odds(calibrated_logits(calibrator, class_logits(logits)))
     return torch.cat([masked_logits(calibrator, z.double()) for z in logits.split(rows_per_piece(logits))])
 
@@ -47,7 +54,14 @@ def held_out_logits(
     target:Tensor,         # (N,) class ids
     folds:int=5,           # number of folds, or fewer so that each fold has two samples
 )->Tensor:                 # like the logits, float64
-    "Return the calibrated logits of each sample, from a copy of the calibrator that is fitted on the other folds."
+    """Return the calibrated logits of each sample, from a copy of the calibrator that is fitted on the other folds.
+
+    >>> import torch
+    >>> from calibnb.posthoc import TemperatureScaling, held_out_logits
+    >>> logits, target = torch.tensor([[2., 0.]]*80), torch.tensor([0, 0, 0, 1]*20)
+    >>> held_out_logits(TemperatureScaling(), logits, target, folds=2).shape
+    torch.Size([80, 2])
+    """
     folds = min(folds, len(logits)//2)
     if folds < 2: return calibrated_logits(clone(calibrator).fit(logits, target), logits)
     order = random_order(logits, target).to(logits.device)
@@ -59,7 +73,13 @@ def held_out_logits(
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #7c2b8ea4
 class Composed(Calibrator, name='+'):
-    "A pipeline of `first_`, which calibrates all classes, and `then_`, a function of the confidence after `first_`."
+    """A pipeline of `first_`, which calibrates all classes, and `then_`, a function of the confidence after `first_`.
+
+    >>> from calibnb.posthoc import Composed
+    >>> both = Composed('temperature', 'histogram').fit([[2., 0.]]*80, [0, 0, 0, 1]*20)
+    >>> print(both, both.transform([2., 0.]).round(1))
+    temperature+histogram [0.7 0.3]
+    """
     fitted, keeps_prediction, fits_masked, transforms_masked = ('first_', 'then_'), False, True, True
     def __init__(self,
         first:str='temperature',  # 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'

@@ -152,7 +152,13 @@ class ConfidenceMap(Calibrator):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #22228a7c
 class HistogramBinning(ConfidenceMap, name='histogram'):
-    "Accuracy in the bin of the confidence [Zadrozny 2001]; `maps_[0]` holds edges, count and values."
+    """Accuracy in the bin of the confidence [Zadrozny 2001]; `maps_[0]` holds edges, count and values.
+
+    >>> from calibnb.posthoc import HistogramBinning
+    >>> binning = HistogramBinning().fit([[2., 0.]]*4, [0, 0, 0, 1])  # three of four are correct
+    >>> binning.transform([2., 0.]).round(4)  # (3 + 1)/(4 + 2)
+    array([0.6667, 0.3333])
+    """
     takes_weight = True
     sizes, shares = dict(edges=(1, 0), values=(1, -1), count=(1, -1)), ('edges', 'values')
     def __init__(self,
@@ -170,7 +176,13 @@ class HistogramBinning(ConfidenceMap, name='histogram'):
         return step_map(m, score, min(ROUNDING, 1e-3/self.n_bins) if self.scheme == 'width' else 0.)
 
 class Isotonic(ConfidenceMap, name='isotonic'):
-    "The non-decreasing function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y."
+    """The non-decreasing function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y.
+
+    >>> from calibnb.posthoc import Isotonic
+    >>> isotonic = Isotonic().fit([-1., -1., 1., 1.]*10, [0, 0, 0, 1]*10)  # binary log-odds
+    >>> isotonic.transform([-1., 1.]).round(2)
+    array([0.05, 0.5 ])
+    """
     _apply, takes_weight = staticmethod(affine_map), True
     sizes, shares = dict(x=(1, 0), y=(1, 0)), ('y',)
     def __init__(self,
@@ -182,7 +194,13 @@ class Isotonic(ConfidenceMap, name='isotonic'):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #9b34cbdf
 class Platt(ConfidenceMap, name='platt'):
-    "sigmoid(a s + b), where s is the log-odds of the confidence [Platt 1999]; `maps_[0]` holds slope and intercept."
+    """sigmoid(a s + b), where s is the log-odds of the confidence [Platt 1999]; `maps_[0]` holds slope and intercept.
+
+    >>> from calibnb.posthoc import Platt
+    >>> platt = Platt(targets='hard').fit([-1.]*4 + [1.]*4, [0, 1, 0, 1, 1, 1, 1, 0])  # binary log-odds
+    >>> platt.transform([-1., 1.]).round(3)
+    array([0.5 , 0.75])
+    """
     on_log_odds, takes_weight = True, True
     _apply, sizes = staticmethod(platt), dict(slope=None, intercept=None)
     def __init__(self,
@@ -198,7 +216,13 @@ class Platt(ConfidenceMap, name='platt'):
 class BBQ(ConfidenceMap, name='bbq'):
     """The Bayesian average of histograms with different numbers of bins [Naeini 2015].
 
-    `maps_[0]` holds edges, values, the numbers of bins and the log scores of the histograms."""
+    `maps_[0]` holds edges, values, the numbers of bins and the log scores of the histograms.
+
+    >>> from calibnb.posthoc import BBQ
+    >>> bbq = BBQ([1]).fit([-1., -.5, .5, 1.], [0, 1, 1, 1])  # one bin, three of four are 1
+    >>> bbq.transform([.5]).round(3)  # (3 + 1)/(4 + 2)
+    array([0.667])
+    """
     _apply, sizes, shares = staticmethod(step_map), dict(edges=(1, 0), values=(1, -1)), ('edges', 'values')
     def __init__(self,
         bin_numbers=None,  # list of numbers of bins; None: from N^(1/3)/10 to 10 N^(1/3)
@@ -211,7 +235,13 @@ class BBQ(ConfidenceMap, name='bbq'):
 class BetaCalibration(ConfidenceMap, name='beta'):
     """sigmoid(a log c - b log(1 - c) + m), where c is the confidence and a, b >= 0 [Kull 2017].
 
-    `maps_[0]` holds a, b and the intercept m."""
+    `maps_[0]` holds a, b and the intercept m.
+
+    >>> from calibnb.posthoc import BetaCalibration
+    >>> beta = BetaCalibration('hard').fit([-1.]*4 + [1.]*4, [0, 1, 0, 1, 1, 1, 1, 0])  # binary log-odds
+    >>> beta.transform([-1., 1.]).round(3)
+    array([0.5 , 0.75])
+    """
     on_log_odds, takes_weight, in_audits = True, True, False
     _apply, sizes = staticmethod(beta), dict(a=None, b=None, intercept=None)
     def __init__(self,
@@ -224,7 +254,13 @@ class BetaCalibration(ConfidenceMap, name='beta'):
 class SplineCalibration(ConfidenceMap, name='spline'):
     """A smoothing spline of the log-odds of the confidence, with cross-validated smoothing, after [Lucena 2018].
 
-    `maps_[0]` holds the knots x, the values y, the scale of x and the smoothing."""
+    `maps_[0]` holds the knots x, the values y, the scale of x and the smoothing.
+
+    >>> from calibnb.posthoc import SplineCalibration
+    >>> spline = SplineCalibration(smoothing=1.).fit([-1., 0., 1.]*20, [0, 0, 1, 1, 1, 1]*10)
+    >>> spline.transform([-1., 0., 1.]).round(2)
+    array([0.42, 0.7 , 0.88])
+    """
     on_log_odds, takes_weight, in_audits = True, True, False
     _apply, sizes = staticmethod(spline), dict(x=(1, 0), y=(1, 0), scale=None, smoothing=None)
     def __init__(self,
@@ -244,7 +280,13 @@ class VennAbers(ConfidenceMap, name='venn_abers'):
     """p1/(1 - p0 + p1); p0 and p1: isotonic value of the new sample, added as a miss and as a hit [Vovk 2015].
 
     `maps_[0]` holds the distinct scores. For each score, and for each gap below, between and above the scores, it holds
-    `odds` (the calibrated log-odds), `low` (p0) and `high` (p1)."""
+    `odds` (the calibrated log-odds), `low` (p0) and `high` (p1).
+
+    >>> from calibnb.posthoc import VennAbers
+    >>> va = VennAbers().fit([[2., 0.]]*4, [0, 0, 0, 1])  # three of four are correct
+    >>> va.transform([2., 0.]).round(4)  # p0 = 3/5 and p1 = 4/5, so .8/(1 - .6 + .8)
+    array([0.6667, 0.3333])
+    """
     on_log_odds, takes_weight, in_audits = True, True, False
     _apply, shares = staticmethod(venn_abers), ('low', 'high')
     sizes = dict(scores=(1, 0), odds=(2, 1), low=(2, 1), high=(2, 1))

@@ -48,7 +48,12 @@ def adjust_prior(
     """Return the posterior probabilities under another prior, exact under label shift [Saerens 2002, Eq. 2.4].
 
     Raises ValueError for a prior of the source with a 0, and for a sample whose probability is 0 for every class of
-    the target."""
+    the target.
+
+    >>> from calibnb.posthoc import adjust_prior
+    >>> adjust_prior([.5, .9], from_prior=.5, to_prior=.02).round(3)  # half of the calibration set is ill, here 2 %
+    array([0.02 , 0.155])
+    """
     p, shape = at_least_float32(check_probs(probs, least=1)[0]), tuple(as_tensor(probs, 'probs').shape)
     columns = class_probs(p)
     w = _check_prior('to_prior', to_prior, columns.shape[1], True)/_check_prior('from_prior', from_prior,
@@ -145,7 +150,13 @@ def _bbse(f, f_val, target_val, level):
 # %% ../../nbs/30_posthoc/08_prior.ipynb #7d9a5dbb
 @dataclass(frozen=True)
 class PriorEstimate:
-    "An estimated prior, with an interval for each class."
+    """An estimated prior, with an interval for each class.
+
+    >>> from calibnb.posthoc import estimate_prior
+    >>> found = estimate_prior([.9]*20 + [.1]*80, from_prior=.5)
+    >>> [round(p, 3) for p in found.prior.tolist()], found.n, [round(p, 3) for p in found.smoothed().tolist()]
+    ([0.875, 0.125], 100, [0.871, 0.129])
+    """
     prior:Tensor         # (K,) float64; for a binary problem of classes 0 and 1
     low:Tensor           # (K,) lower ends of the intervals
     high:Tensor          # (K,) upper ends
@@ -173,7 +184,13 @@ def estimate_prior(
 
     Intervals of 'em' are from the likelihood ratio and account for the sampling noise of the target, not of the
     calibration set. Intervals of 'bbse' are from the delta method and account for the sampling noise of the target and
-    of the validation samples. Raises ValueError for bad input, and for a singular confusion matrix."""
+    of the validation samples. Raises ValueError for bad input, and for a singular confusion matrix.
+
+    >>> from calibnb.posthoc import estimate_prior
+    >>> found = estimate_prior([.9]*20 + [.1]*80, from_prior=.5)  # P(y = 1) of samples without labels
+    >>> print(f'{found.prior[1]:.3f} ({found.low[1]:.2f} to {found.high[1]:.2f})')
+    0.125 (0.04 to 0.23)
+    """
     pick('method', method, ('em', 'bbse'))
     pick('confusion', confusion, ('soft', 'hard'))
     check_level(level)

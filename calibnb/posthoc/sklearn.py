@@ -60,7 +60,16 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A classifier with calibrated probabilities, for pipelines and searches of scikit-learn.
 
     Attributes after a fit: `estimator_` and `calibrator_`, both fitted; `response_method_`, the method of the estimator
-    whose output is calibrated; `classes_`; `n_features_in_` and `feature_names_in_` if the estimator has them."""
+    whose output is calibrated; `classes_`; `n_features_in_` and `feature_names_in_` if the estimator has them.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from calibnb.posthoc import CalibratedModel
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = CalibratedModel(GaussianNB(), 'temperature').fit(X, y)
+    >>> model.predict_proba(X[:1]).shape, model.calibrator_.temperature_ > 1
+    ((1, 3), True)
+    """
     def __init__(self,
         estimator,                # classifier of scikit-learn, which is not modified
         calibrator='temperature', # name of a calibrator, or a calibrator, which is not modified
