@@ -53,7 +53,13 @@ def atomic_write(
     path,  # the file to create or to replace atomically
     flush:bool=True, # flush the file to the disk before the rename; False: a power cut may leave an empty file
 ):         # a temporary Path in the same folder, to write to
-    "Yield a temporary path; rename the file there to `path`, or remove it if the block raises."
+    """Yield a temporary path; rename the file there to `path`, or remove it if the block raises.
+
+    >>> from calibnb.core import atomic_write
+    >>> with atomic_write('result.txt') as tmp: written = tmp.write_text('complete')
+    >>> open('result.txt').read()
+    'complete'
+    """
     path = Path(path)
     if path.is_symlink() and (path.is_file() or not path.exists()): path = Path(os.path.realpath(path))  # follow links
     path.parent.mkdir(parents=True, exist_ok=True)

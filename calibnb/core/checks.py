@@ -21,7 +21,13 @@ from torch import Tensor
 def flatten_classes(
     scores:Tensor,  # (N, K) or (N, K, d1, ...): classes are dimension 1
 )->Tensor:          # (N, K) or (N*d1*..., K)
-    "Return one row for each prediction: dimension 1 moves last, the other dimensions are flattened."
+    """Return one row for each prediction: dimension 1 moves last, the other dimensions are flattened.
+
+    >>> import torch
+    >>> from calibnb.core import flatten_classes
+    >>> flatten_classes(torch.zeros(2, 3, 4, 5)).shape  # a row for each of 2*4*5 pixels
+    torch.Size([40, 3])
+    """
     return scores if scores.ndim == 2 else scores.movedim(1, -1).reshape(-1, scores.shape[1])
 
 def at_least_float32(
@@ -35,7 +41,17 @@ def as_tensor(
     x,           # tensor, NumPy array or nested list
     name='input',# name of the argument, for the message
 )->Tensor:
-    "Convert `x` to a tensor, which shares the memory of a NumPy array if possible."
+    """Convert `x` to a tensor, which shares the memory of a NumPy array if possible.
+
+    >>> from calibnb.core import as_tensor
+    >>> as_tensor([[2, 0], [0, 1]])
+    tensor([[2, 0],
+            [0, 1]])
+    >>> as_tensor([[.5, .5], [1.]], 'probs')
+    Traceback (most recent call last):
+        ...
+    ValueError: probs: a ragged list, want rows of equal length
+    """
     if isinstance(x, Tensor): return x
     if hasattr(x, 'probs') and hasattr(x, 'logits'):
         raise ValueError(f'{name}: {type(x).__name__}, want a tensor, array or list of numbers; give .probs or .logits')
@@ -110,13 +126,27 @@ def check_target(target):
     if target is None: raise ValueError('target: None, want class ids')
 
 def check_positive(**options):
-    "Raise ValueError unless each option is a positive, finite number."
+    """Raise ValueError unless each option is a positive, finite number.
+
+    >>> from calibnb.core import check_positive
+    >>> check_positive(gamma=3, sigma=-1)
+    Traceback (most recent call last):
+        ...
+    ValueError: sigma: -1, want a positive number
+    """
     for name, value in options.items():
         good = isinstance(value, Real) and 0 < value < math.inf
         if not good: raise ValueError(f'{name}: {value!r}, want a positive number')
 
 def check_bool(**options):
-    "Raise ValueError unless each option is a boolean of Python or NumPy."
+    """Raise ValueError unless each option is a boolean of Python or NumPy.
+
+    >>> from calibnb.core import check_bool
+    >>> check_bool(bias=1)
+    Traceback (most recent call last):
+        ...
+    ValueError: bias: 1, want True or False
+    """
     for name, value in options.items():
         if not isinstance(value, (bool, np.bool_)): raise ValueError(f'{name}: {value!r}, want True or False')
 
@@ -222,7 +252,14 @@ def check_logits(
     *, least:int=2,     # smallest number of columns; 1 allows log-odds, see `one_column`
     ignore_index:int|None=None, # an additional valid label
 )->tuple[Tensor, Tensor]: # (N, K) logits and (N,) int64 target, flattened
-    "Return checked `logits` and `target`; a ValueError names the argument, the value and what to do."
+    """Return checked `logits` and `target`; a ValueError names the argument, the value and what to do.
+
+    >>> from calibnb.core import check_logits
+    >>> check_logits([[2., 0.], [0., 1.]], [0, 2])
+    Traceback (most recent call last):
+        ...
+    ValueError: target: label 2 at row 1, want 0..1 (logits has 2 columns)
+    """
     check_target(target)
     logits, target = as_tensor(logits, 'logits'), as_tensor(target, 'target')
     if least == 1: logits, target = one_column(logits, target)
@@ -256,7 +293,16 @@ def check_probs(
     *, least:int=2,      # smallest number of columns; 1 allows P(y = 1), see `one_column`
     ignore_index:int|None=None, # an additional valid label
 )->tuple[Tensor, Tensor|None]: # (N, K) probs and (N,) int64 target, flattened
-    "Return checked `probs` and `target`; a ValueError names the argument, the value and what to do."
+    """Return checked `probs` and `target`; a ValueError names the argument, the value and what to do.
+
+    >>> from calibnb.core import check_probs
+    >>> check_probs([[.9, .1], [.2, .8]], [0, 1])[1]
+    tensor([0, 1])
+    >>> check_probs([[.7, .7]])
+    Traceback (most recent call last):
+        ...
+    ValueError: probs: row 0 sums to 1.400, want 1; logits need .softmax(1) first; normalise other rows with p/p...
+    """
     probs, target = as_tensor(probs, 'probs'), None if target is None else as_tensor(target, 'target')
     if least == 1: probs, target = one_column(probs, target)
     check_scores('probs', probs, target, least)
@@ -327,7 +373,13 @@ def check_multilabel(
     *, name:str='probs',  # or 'logits'
     ignore_index:int|None=None, # an additional valid label
 )->tuple[Tensor, Tensor|None]: # (N, K) scores and (N, K) int64 target, flattened
-    "Return checked multilabel scores and target; a ValueError names the argument, the value and what to do."
+    """Return checked multilabel scores and target; a ValueError names the argument, the value and what to do.
+
+    >>> from calibnb.core import check_multilabel
+    >>> check_multilabel([[.9, .8], [.1, .7]], [[1, 1], [0, 1]])[1]
+    tensor([[1, 1],
+            [0, 1]])
+    """
     scores = as_tensor(scores, name)
     check_scores(name, scores, least=1)
     if target is not None: target = _flat_flags(as_tensor(target, 'target'), scores, name)

@@ -20,7 +20,16 @@ def pick(
     more:str='', # text at the end of the message
     listed=None, # the known names that the message lists; None: all
 ):             # `known[name]` for a mapping, else `name`
-    "Look up `name` in `known`; for an unknown name, raise ValueError with the nearest name and the known names."
+    """Look up `name` in `known`; for an unknown name, raise ValueError with the nearest name and the known names.
+
+    >>> from calibnb.core import pick
+    >>> pick('loss', 'focal', dict(ce=1, focal=2))
+    2
+    >>> pick('loss', 'fokal', dict(ce=1, focal=2))
+    Traceback (most recent call last):
+        ...
+    ValueError: loss: 'fokal' is not known; did you mean 'focal'? known: ce, focal
+    """
     if not isinstance(name, Hashable) or name not in known:
         close = difflib.get_close_matches(name, list(known), 1) if isinstance(name, str) else []
         hint = f'did you mean {close[0]!r}? ' if close else ''
@@ -33,7 +42,14 @@ def require(
     module:str,  # e.g. 'torchvision.datasets'
     extra:str,   # the extra of calibnb that installs the package
 ):               # the module
-    "Import a module of an optional package; raise ValueError with the command that installs the package."
+    """Import a module of an optional package; raise ValueError with the command that installs the package.
+
+    >>> from calibnb.core import require
+    >>> require('nothing.datasets', 'train')
+    Traceback (most recent call last):
+        ...
+    ValueError: nothing: not installed; pip install 'calibnb[train]'
+    """
     try: return import_module(module)
     except ModuleNotFoundError:
         package = module.partition('.')[0]
@@ -48,7 +64,13 @@ def bind_options(
     options:dict,  # option name -> value
     skip=(),       # parameters of `fn` that are not options
 )->dict:           # every option of `fn`, with defaults filled in and values converted to the type of the default
-    "Fill in the defaults and convert the values; for an unknown option, raise ValueError with the known options."
+    """Fill in the defaults and convert the values; for an unknown option, raise ValueError with the known options.
+
+    >>> from calibnb.core import bind_options
+    >>> def build(x, gamma:float=3.0, hidden:tuple=(8,)): ...
+    >>> bind_options('model', build, dict(gamma=2), skip='x')
+    {'gamma': 2.0, 'hidden': (8,)}
+    """
     params = _parameters(fn, options, skip)
     if options and not params:
         raise ValueError(f'{owner} option: {next(iter(options))!r} is not known; {owner} has no options')

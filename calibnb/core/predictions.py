@@ -30,13 +30,25 @@ from .reading import brief
 def class_probs(
     probs:Tensor,  # (N, K), or (N, 1) of class 1
 )->Tensor:         # (N, K), K at least 2
-    "Return a column for each class; a single column p becomes 1 - p and p."
+    """Return a column for each class; a single column p becomes 1 - p and p.
+
+    >>> import torch
+    >>> from calibnb.core import class_probs
+    >>> class_probs(torch.tensor([[.25]]))
+    tensor([[0.7500, 0.2500]])
+    """
     return probs if probs.shape[1] > 1 else torch.cat([(1 - probs).clamp_min(0), probs.clamp_max(1)], 1)
 
 def class_logits(
     logits:Tensor, # (N, K), or (N, 1) log-odds of class 1
 )->Tensor:         # (N, K), K at least 2
-    "Return a column for each class; a single column z becomes 0 and z."
+    """Return a column for each class; a single column z becomes 0 and z.
+
+    >>> import torch
+    >>> from calibnb.core import class_logits
+    >>> class_logits(torch.tensor([[2.]]))
+    tensor([[0., 2.]])
+    """
     return logits if logits.shape[1] > 1 else torch.cat([torch.zeros_like(logits), logits], 1)
 
 # %% ../../nbs/00_core/05_predictions.ipynb #984ba183
@@ -47,7 +59,13 @@ def log_probs(
     """Return the logarithms of probabilities.
 
     Each 0 is replaced by the smaller of eps/K and half of the smallest positive probability of the row, but by at
-    least 1.2e-38. Rows without a 0 do not change. Raises ValueError as `check_probs` does."""
+    least 1.2e-38. Rows without a 0 do not change. Raises ValueError as `check_probs` does.
+
+    >>> from calibnb.core import log_probs
+    >>> log_probs([[.25, .75], [0., 1.]], eps=.5).exp()  # 0 becomes .25 before the row is normalised
+    tensor([[0.2500, 0.7500],
+            [0.2000, 0.8000]], dtype=torch.float64)
+    """
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a weight in [0, 1)')
     return unchecked_log_probs(check_probs(probs, least=1)[0], eps)
 
@@ -104,7 +122,13 @@ def uniform_weight(
 def first_argmax(
     scores:Tensor,  # (N, K)
 )->Tensor:          # (N,) int64
-    "Return the index of the first maximum of each row: ties go to the lowest class id on every device."
+    """Return the index of the first maximum of each row: ties go to the lowest class id on every device.
+
+    >>> import torch
+    >>> from calibnb.core import first_argmax
+    >>> first_argmax(torch.tensor([[1., 1., 0.], [0., 2., 2.]]))
+    tensor([0, 1])
+    """
     if scores.is_cpu: return _cpu_argmax(scores)
     if scores.device.type in ('cuda', 'meta'): return scores.argmax(1)  # returns the first maximum
     K = scores.shape[1]
@@ -241,7 +265,13 @@ _KINDS = dict(logits='logits', probs='probabilities', confidence='stated confide
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    "The logits and labels of a set of samples, checked once."
+    """The logits and labels of a set of samples, checked once.
+
+    >>> from calibnb.core import Predictions
+    >>> preds = Predictions([[2., 0.], [0., 1.], [3., 1.]], [0, 1, 1])
+    >>> preds, preds.hit.tolist(), [round(p, 2) for p in preds.conf.tolist()]
+    (Predictions(3 samples, 2 classes, error 0.3333), [True, True, False], [0.88, 0.73, 0.88])
+    """
     logits:Tensor  # (N, K) finite; or (N,) or (N, 1), log-odds of class 1, stored as (N, 1)
     target:Tensor  # (N,) int64 in 0..K-1; for binary predictions 0 and 1
     given:Tensor|None=None  # the user's probabilities, if the logits do not determine them exactly

@@ -31,7 +31,14 @@ def seed_everything(
 def seeded(
     seed:int,  # for the duration of the block
 ):
-    "Seed every global generator inside the block, and restore the generators afterwards."
+    """Seed every global generator inside the block, and restore the generators afterwards.
+
+    >>> import torch
+    >>> from calibnb.core import seeded
+    >>> with seeded(0): first = torch.rand(2)
+    >>> with seeded(0): print(torch.equal(torch.rand(2), first))
+    True
+    """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     before_python, before_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
@@ -79,7 +86,12 @@ def flush_denormals():
 def pick_device(
     device:str='auto',  # 'auto' (CUDA if available), 'cpu', 'cuda', 'cuda:1'
 )->torch.device:
-    "Return the torch device; raise ValueError if the device is absent."
+    """Return the torch device; raise ValueError if the device is absent.
+
+    >>> from calibnb.core import pick_device
+    >>> pick_device('cpu')
+    device(type='cpu')
+    """
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try: device = torch.device(device)
     except RuntimeError: raise ValueError(f'device: {device!r}, want "auto", "cpu", "cuda" or "cuda:1"') from None
@@ -99,7 +111,13 @@ def autocast(
     device:torch.device,    # where the model runs
     precision:str='fp32',   # 'fp32', 'bf16' or 'fp16'
 ):
-    "Return a context in which the forward pass runs in `precision`; losses compute in float32 or float64."
+    """Return a context in which the forward pass runs in `precision`; losses compute in float32 or float64.
+
+    >>> import torch
+    >>> from calibnb.core import autocast
+    >>> with autocast(torch.device('cpu'), 'bf16'): print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+    torch.bfloat16
+    """
     dtype = pick('precision', precision, precisions)
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 

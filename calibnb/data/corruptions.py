@@ -278,11 +278,23 @@ _CONSTANTS = 'cifar10_c', 'imagenet_c'
 _CHUNK = 256  # number of images processed at a time
 
 def list_corruptions()->list[str]:
-    "Return the kinds of corruption that `corrupt` accepts."
+    """Return the kinds of corruption that `corrupt` accepts.
+
+    >>> from calibnb.data import list_corruptions
+    >>> list_corruptions()[:3]
+    ['gaussian_noise', 'shot_noise', 'impulse_noise']
+    """
     return list(_KINDS)
 
 def check_corruption(kind:str, severity:int, constants:str='cifar10_c'):
-    "Raise ValueError unless `corrupt` accepts these options."
+    """Raise ValueError unless `corrupt` accepts these options.
+
+    >>> from calibnb.data import check_corruption
+    >>> check_corruption('fog', 6)
+    Traceback (most recent call last):
+        ...
+    ValueError: severity: 6, want a whole number from 1 to 5, or 0 for unchanged images
+    """
     pick('kind', kind, list(_KINDS))
     pick('constants', constants, _CONSTANTS)
     if type(severity) is not int or not 0 <= severity <= 5:
@@ -295,7 +307,15 @@ def corrupt(
     *, seed:int=0,              # seed of the random numbers, the same for all severities
     constants:str='cifar10_c',  # or 'imagenet_c', for images of 224 pixels
 )->Tensor:                      # same shape and type as the images, on the CPU
-    "Apply a common corruption to images [Hendrycks 2019]; raise ValueError for other inputs or unknown options."
+    """Apply a common corruption to images [Hendrycks 2019]; raise ValueError for other inputs or unknown options.
+
+    >>> import torch
+    >>> from calibnb.data import corrupt
+    >>> half_white = torch.tensor([0., 1.]).expand(1, 1, 2, 2)
+    >>> corrupt(half_white, 'contrast', severity=2)[0, 0]
+    tensor([[0.2500, 0.7500],
+            [0.2500, 0.7500]])
+    """
     check_corruption(kind, severity, constants)
     images = _as_images(images)
     if not severity: return images
@@ -332,7 +352,12 @@ def corrupt_split(
     *, seed:int=0,
     constants:str='cifar10_c',  # or 'imagenet_c'
 )->Split:                       # on the CPU, without a posterior (severity 0: `split` itself)
-    "Corrupt the images of a split; raise ValueError for other inputs."
+    """Corrupt the images of a split; raise ValueError for other inputs.
+
+    >>> from calibnb.data import corrupt_split, load_data
+    >>> corrupt_split(load_data('digits').test, 'gaussian_noise', severity=5)
+    Split(697 samples, inputs (1, 4, 4) float32)
+    """
     check_corruption(kind, severity, constants)
     if not severity: return split
     x = split.x[:].cpu()  # `Rows` are read from disk

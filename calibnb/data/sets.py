@@ -110,7 +110,14 @@ def npz(
     n_train:int|None=None,
     test:float=.2,
 )->Splits:
-    "Read and split the arrays of an .npz file; if the file has no val or test arrays, hold out training samples."
+    """Read and split the arrays of an .npz file; if the file has no val or test arrays, hold out training samples.
+
+    >>> import numpy as np
+    >>> from calibnb.data import npz
+    >>> np.savez('mine.npz', x=np.zeros((100, 4)), y=np.arange(100) % 4)
+    >>> npz(seed=0, path='mine.npz')
+    Splits('npz:mine.npz', 4 classes, train 70, val 10, test 20)
+    """
     options = dict(path=path, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'npz:{path}', read_npz, seed, **options)
 
@@ -175,7 +182,12 @@ def data_paths(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
 )->list[Path]:  # empty if the set is computed or its files are missing
-    "Return the files and folders of a data set."
+    """Return the files and folders of a data set.
+
+    >>> from calibnb.data import data_paths
+    >>> data_paths('digits')  # computed, not read
+    []
+    """
     base_name, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: wanted = [Path(path).expanduser()]
     else:
@@ -192,7 +204,14 @@ def check_data(
     name:str, /, # one of `list_data()`
     **options,   # of the data set
 ):
-    "Raise MissingData with advice if a data set is not on this machine, without reading data."
+    """Raise MissingData with advice if a data set is not on this machine, without reading data.
+
+    >>> from calibnb.data import check_data
+    >>> check_data('npz:mine.npz')
+    Traceback (most recent call last):
+        ...
+    calibnb.data.cache.MissingData: data: mine.npz does not exist
+    """
     base_name, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: _check_path(base_name.partition(':')[0], Path(path).expanduser())
     elif base_name in _FILES and not data_paths(base_name):
@@ -210,7 +229,14 @@ def data_fingerprint(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
 )->str|None:    # 16 hex digits; None if the set is computed or its files are missing
-    "Return a hash of the files of a data set."
+    """Return a hash of the files of a data set.
+
+    >>> import numpy as np
+    >>> from calibnb.data import data_fingerprint
+    >>> np.savez('mine.npz', x=np.zeros((2, 1)), y=[0, 1])
+    >>> len(data_fingerprint('npz:mine.npz'))
+    16
+    """
     paths = data_paths(name, **options)
     return content_hash(*paths) if paths else None
 
@@ -218,7 +244,12 @@ def data_input(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
 )->tuple:       # 'data', the name, and the options that need more files
-    "Return what names a data set among the inputs of a notebook, for `note_input`."
+    """Return what names a data set among the inputs of a notebook, for `note_input`.
+
+    >>> from calibnb.data import data_input
+    >>> data_input('cifar10', val=.1, human_labels=True)
+    ('data', 'cifar10', {'human_labels': True})
+    """
     return 'data', str(name), {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}
 
 def note_data(
@@ -230,14 +261,24 @@ def note_data(
 
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
 def list_data()->list[str]:
-    "Return the names of all data sets."
+    """Return the names of all data sets.
+
+    >>> from calibnb.data import list_data
+    >>> list_data()[:4]
+    ['gaussians', 'digits', 'noisy_digits', 'ambiguous_digits']
+    """
     return data_sets.names()
 
 def data_options(
     name:str, /, # one of `list_data()`
     **options,   # options to set
 )->dict:         # every option of the data set
-    "Return all options of a data set, with defaults; raise ValueError for an unknown name or option."
+    """Return all options of a data set, with defaults; raise ValueError for an unknown name or option.
+
+    >>> from calibnb.data import data_options
+    >>> data_options('digits', n_train=100)
+    {'pool': 2, 'n_train': 100, 'n_val': 400, 'n_meta': 0}
+    """
     make, _ = _resolve(name)
     return bind_options(f'data {name}', make, options, data_sets.skip)
 
@@ -248,7 +289,12 @@ def load_data(
 )->Splits:
     """Load a data set by name; the same name, seed and options give the same splits.
 
-    Raises ValueError for an unknown name or option, and MissingData for missing files."""
+    Raises ValueError for an unknown name or option, and MissingData for missing files.
+
+    >>> from calibnb.data import load_data
+    >>> load_data('digits', seed=1, n_train=100)
+    Splits('digits', 10 classes, train 100, val 400, test 697)
+    """
     options = data_options(name, **options)
     make, path_option = _resolve(name)
     note_data(name, **options)
@@ -269,7 +315,12 @@ def true_posterior(
     *, seed:int=0,  # as in `load_data`
     **options,      # as in `load_data`
 ):                  # (N, K) float64 tensor; None if unknown
-    "Return the posterior of the test samples (CIFAR-10: the human labels); raise MissingData if CIFAR-10H is missing."
+    """Return the posterior of the test samples (CIFAR-10: the human labels); raise MissingData if CIFAR-10H is missing.
+
+    >>> from calibnb.data import true_posterior
+    >>> true_posterior('ambiguous_digits').shape
+    torch.Size([10000, 10])
+    """
     if 'human_labels' in data_options(name): options['human_labels'] = True
     return load_data(name, seed=seed, **options).test.posterior
 
@@ -286,7 +337,12 @@ def data_size(
     name:str,   # one of `list_data()`
     **options,  # of the data set
 )->tuple:       # (shape of one input, classes, training samples)
-    "Return the size of a data set; CIFAR, SVHN, Tiny ImageNet and 20 Newsgroups need not be on this machine."
+    """Return the size of a data set; CIFAR, SVHN, Tiny ImageNet and 20 Newsgroups need not be on this machine.
+
+    >>> from calibnb.data import data_size
+    >>> data_size('cifar10', val=.1, meta_val=.1)
+    ((3, 32, 32), 10, 40000)
+    """
     options, base_name = data_options(name, **options), str(name).removeprefix('corrupted:')
     if base_name not in _SIZES:
         splits = load_data(name, **options)

@@ -15,7 +15,14 @@ from torch import Tensor
 
 # %% ../../nbs/50_data/06_splits.ipynb #ece0759d
 class Rows:
-    "Rows of an array on disk, indexed like a tensor; only the selected rows are read."
+    """Rows of an array on disk, indexed like a tensor; only the selected rows are read.
+
+    >>> import torch
+    >>> from calibnb.data import Rows
+    >>> rows = Rows(torch.arange(8).view(4, 2), torch.tensor([3, 0, 2]))
+    >>> rows[torch.tensor([2, 0])].tolist()
+    [[4, 5], [6, 7]]
+    """
     def __init__(self, array, rows): self.array, self.rows = array, rows
     def __len__(self): return len(self.rows)
     def __getitem__(self, index):
@@ -37,7 +44,14 @@ class Rows:
 # %% ../../nbs/50_data/06_splits.ipynb #bf61289a
 @dataclass(frozen=True, eq=False)
 class Split:
-    "Inputs and labels, with the true class probabilities if they are known."
+    """Inputs and labels, with the true class probabilities if they are known.
+
+    >>> import torch
+    >>> from calibnb.data import Split
+    >>> split = Split(torch.zeros(5, 3), torch.tensor([0, 1, 0, 1, 1]))
+    >>> split[:2]
+    Split(2 samples, inputs (3,) float32)
+    """
     x:Tensor                   # (N, ...) float32, uint8 images, token ids or tables of nodes; `Rows` if on disk
     y:Tensor                   # (N,) int64
     posterior:Tensor|None=None # (N, K) float64
@@ -75,7 +89,13 @@ def _pixel_scale(scale, device):
 # %% ../../nbs/50_data/06_splits.ipynb #6c439653
 @dataclass(frozen=True, eq=False)
 class Splits:
-    "The splits of a data set."
+    """The splits of a data set.
+
+    >>> from calibnb.data import load_data
+    >>> splits = load_data('digits')
+    >>> splits.in_shape, splits.num_classes, list(splits.parts)
+    ((1, 4, 4), 10, ['train', 'val', 'test'])
+    """
     name:str
     num_classes:int
     train:Split
@@ -106,7 +126,15 @@ def hold_out(
     sizes,         # number of samples in each held-out subset
     seed:int,      # seed of the random choice
 )->list:           # tensors of row numbers: the remaining samples, then each subset
-    "Hold out random subsets, stratified by class; raise ValueError if a subset or a class is too small."
+    """Hold out random subsets, stratified by class; raise ValueError if a subset or a class is too small.
+
+    >>> import numpy as np
+    >>> from calibnb.data import hold_out
+    >>> y = np.arange(20) % 2
+    >>> rest, part = hold_out(y, [4], seed=0)
+    >>> len(rest), y[part].tolist().count(0)  # two samples of each class
+    (16, 2)
+    """
     from sklearn.model_selection import train_test_split
     rest, parts = np.arange(len(y)), []
     for i, n in enumerate(sizes):
@@ -141,7 +169,13 @@ def pixel_scale(
 def channel_scale(
     x,          # (N, C, H, W) uint8
 )->tuple:       # (mean, std), each a tuple of C numbers on a scale from 0 to 1
-    "Return the mean and standard deviation of each channel; large sets are subsampled to 10,000 to 20,000 images."
+    """Return the mean and standard deviation of each channel; large sets are subsampled to 10,000 to 20,000 images.
+
+    >>> import numpy as np
+    >>> from calibnb.data import channel_scale
+    >>> channel_scale(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))  # half black, half white
+    ((0.5,), (0.5,))
+    """
     x = x[::max(1, len(x)//10_000)]
     chunks = np.array_split(x, max(1, len(x)//500))  # limits the memory for the squares
     chunks = [c.reshape(len(c), c.shape[1], -1).astype(np.float64)/255 for c in chunks]
@@ -163,7 +197,13 @@ def split_arrays(
     scale=None,                 # (mean, std) of uint8 images; None: computed from the training images
     in_memory:int=4 << 30,      # largest size in bytes of inputs in memory; larger splits stay on disk
 )->Splits:
-    "Make the splits of a data set from its arrays; raise ValueError if the sizes are impossible."
+    """Make the splits of a data set from its arrays; raise ValueError if the sizes are impossible.
+
+    >>> import numpy as np
+    >>> from calibnb.data import split_arrays
+    >>> split_arrays('mine', dict(train_x=np.zeros((100, 3)), train_y=np.arange(100) % 4), seed=0)
+    Splits('mine', 4 classes, train 70, val 10, test 20)
+    """
     y, n = np.asarray(arrays['train_y']), len(arrays['train_y'])
     _check_sizes(n_train, val=val, meta_val=meta_val, test=test)
     has_val, has_test = 'val_x' in arrays, 'test_x' in arrays

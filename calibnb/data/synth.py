@@ -18,7 +18,13 @@ from ..core.predictions import first_argmax
 
 # %% ../../nbs/50_data/05_synth.ipynb #e8a514d2
 class GaussianMixture:
-    "A mixture of one Gaussian per class in D dimensions, with the exact posterior."
+    """A mixture of one Gaussian per class in D dimensions, with the exact posterior.
+
+    >>> from calibnb.data import GaussianMixture
+    >>> problem = GaussianMixture([[0.], [2.]])
+    >>> problem.posterior(problem.means[:1]).round(decimals=3)  # at the mean of class 0
+    tensor([[0.8810, 0.1190]], dtype=torch.float64)
+    """
     def __init__(self,
         means,       # (K, D) mean of each class
         cov=1.0,     # variance of every coordinate; or (D, D) covariance; or (K, D, D), one covariance per class
@@ -81,7 +87,14 @@ def _draw_labels(priors, n, balanced, generator):
 # %% ../../nbs/50_data/05_synth.ipynb #51df2db0
 @dataclass(frozen=True, eq=False)
 class NoisyImages:
-    "Images with noisy labels, and the exact label distribution of each image."
+    """Images with noisy labels, and the exact label distribution of each image.
+
+    >>> import torch
+    >>> from calibnb.data import vary_images
+    >>> noisy = vary_images(torch.rand(3, 1, 8, 8), torch.tensor([0, 1, 2]), 3, variants=2)
+    >>> noisy.x.shape, noisy.base.tolist()
+    (torch.Size([6, 1, 8, 8]), [0, 0, 1, 1, 2, 2])
+    """
     x:Tensor          # (N, 1, H, W) float32
     y:Tensor          # (N,) int64, noisy
     posterior:Tensor  # (N, K) float64, probability of each label
@@ -99,7 +112,14 @@ def vary_images(
     flip:float=.1,       # probability that a label is replaced
     generator=None,      # torch.Generator
 )->NoisyImages:          # B*variants images
-    "Make random affine variants of base images, with pixel noise and symmetric label noise."
+    """Make random affine variants of base images, with pixel noise and symmetric label noise.
+
+    >>> import torch
+    >>> from calibnb.data import vary_images
+    >>> noisy = vary_images(torch.rand(3, 1, 8, 8), torch.tensor([0, 1, 2]), 3, variants=1, flip=.2)
+    >>> noisy.posterior[0].tolist()
+    [0.8, 0.1, 0.1]
+    """
     if not 0 <= flip < 1: raise ValueError(f'flip: {flip}, want a probability in [0, 1)')
     base = torch.arange(len(images), device='cpu').repeat_interleave(variants)
     x = _move_images(images[base], turn, shift, scale, generator)
@@ -168,7 +188,12 @@ def true_calibration_error(
     posterior,       # (N, K) true class probabilities eta
     kind:str='sq',   # 'sq': squared 2-norm; 'norm': 2-norm; 'top': |eta - p| of the predicted class
 )->Tensor:           # (N,) float64
-    "Return the distance of each prediction from a known posterior [Lin 2025, Eq. 12]."
+    """Return the distance of each prediction from a known posterior [Lin 2025, Eq. 12].
+
+    >>> from calibnb.data import true_calibration_error
+    >>> true_calibration_error([[.75, .25]], [[.5, .5]])  # twice the square of .25
+    tensor([0.1250], dtype=torch.float64)
+    """
     probs, posterior = check_probs(probs)[0].double(), check_probs(posterior)[0].double()
     gap = posterior - probs
     if kind == 'sq': return gap.square().sum(1)

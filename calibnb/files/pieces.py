@@ -100,7 +100,14 @@ def read_pieces(
     eps=0., names=(),      # as in `read_columns`
     rows:int|None=None,    # rows per piece; None: 2**20 numbers per piece
 )->Iterator[ReadColumns]:  # `target` has the labels of the file, or is None
-    "Read predictions with or without labels in pieces; raise ValueError for a format that cannot be read in pieces."
+    """Read predictions with or without labels in pieces; raise ValueError for a format that cannot be read in pieces.
+
+    >>> import numpy as np
+    >>> from calibnb.files import read_pieces
+    >>> np.savez('preds.npz', probs=[[.9, .1], [.2, .8], [.6, .4]], target=[0, 1, 1])
+    >>> [piece.target.tolist() for piece in read_pieces('preds.npz', 'probs', rows=2)]
+    [[0, 1], [1]]
+    """
     opened = open_scores(path, kind)
     yield from _pieces_of(opened, eps, names, rows or opened.rows, 0, len(opened))
 

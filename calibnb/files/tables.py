@@ -772,7 +772,14 @@ def read_predictions(
     names:ColumnNames=ColumnNames(), # names of labels, classes and columns to leave out
     optional=(),         # further columns to leave out if they are in the file
 )->Predictions:
-    "Read predictions and labels; raise a one-line ValueError for a bad file, and warn of labels with probability 0."
+    """Read predictions and labels; raise a one-line ValueError for a bad file, and warn of labels with probability 0.
+
+    >>> import numpy as np
+    >>> from calibnb.files import read_predictions
+    >>> np.savez('preds.npz', probs=[[.9, .1], [.2, .8], [.6, .4]], target=[0, 1, 1])
+    >>> read_predictions('preds.npz', 'probs')
+    Predictions(3 samples, 2 classes, error 0.3333)
+    """
     names = replace(names, groups=tuple(groups), optional=tuple(optional))
     labelled = _read_labelled(path, kind, target_path, pos_label, names)
     return _predictions(labelled, kind, eps, target_path or path)
@@ -885,7 +892,15 @@ def read_sets(
     groups=(),             # names of columns or arrays that become `groups` of the test predictions
     names:ColumnNames=ColumnNames(), # names of labels, classes and columns to leave out
 )->tuple[Predictions, Predictions|None]: # test predictions, and validation predictions or None
-    "Read a test set and its validation set with the same `eps`; errors and warnings are as in `read_predictions`."
+    """Read a test set and its validation set with the same `eps`; errors and warnings are as in `read_predictions`.
+
+    >>> import numpy as np
+    >>> from calibnb.files import read_sets
+    >>> np.savez('test.npz', probs=[[.9, .1], [.2, .8], [.6, .4]], target=[0, 1, 1])
+    >>> np.savez('val.npz', probs=[[.7, .3], [.4, .6]], target=[0, 1])
+    >>> read_sets('test.npz', 'probs', val_path='val.npz')
+    (Predictions(3 samples, 2 classes, error 0.3333), Predictions(2 samples, 2 classes, error 0.0000))
+    """
     names = replace(names, groups=tuple(groups))
     test, test_source = _read_labelled(path, kind, target_path, pos_label, names), target_path or path
     if not val_path: return _predictions(test, kind, eps, test_source), None

@@ -62,7 +62,13 @@ def replay_rng(state, device):
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #f2f40dc5
 def virtual_step(theta:dict, gradients:dict, lr:float)->dict:
-    "Return theta - lr*gradient for each name: one step of plain gradient descent."
+    """Return theta - lr*gradient for each name: one step of plain gradient descent.
+
+    >>> import torch
+    >>> from calibnb.meta import virtual_step
+    >>> virtual_step(dict(w=torch.tensor([1., 2.])), dict(w=torch.tensor([10., -10.])), lr=.1)
+    {'w': tensor([0., 3.])}
+    """
     return {name: p - lr*gradients[name] for name, p in theta.items()}
 
 def _leaves(tensors):
@@ -191,7 +197,17 @@ def hypergradient(
     reduction:str='mean',# reduction of the inner loss: 'mean' or 'sum'
     jvp_by:str='forward',# as in `full_direction`
 )->tuple:                # (gradients of inner's parameters, outer loss after the virtual step)
-    "Return the gradient of the outer loss after a virtual step; sets no `.grad` [Meta-regularization, Eq. 2]."
+    """Return the gradient of the outer loss after a virtual step; sets no `.grad` [Meta-regularization, Eq. 2].
+
+    >>> import torch
+    >>> from calibnb.meta import LearnedSmoothing, hypergradient
+    >>> from calibnb.models import make_model
+    >>> batch, other = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(2)]
+    >>> model, inner = make_model('mlp', 3, (4,), hidden=(8,)), LearnedSmoothing(3)
+    >>> gradients, outer_loss = hypergradient(model, inner, batch, other, torch.nn.functional.cross_entropy, lr=.1)
+    >>> [g.shape for g in gradients], outer_loss.shape
+    ([torch.Size([])], torch.Size([]))
+    """
     _check(inner, scope, reduction, lr)
     (x, y), (x_other, y_other), head = batch, other, model.head
     with frozen_batchnorm_stats(model):

@@ -37,7 +37,13 @@ def focal_logit_gradient(
     target:Tensor,  # (N,)
     gamma:Tensor,   # (N,), differentiable
 )->Tensor:          # (N, K)
-    "Return the gradient of each focal loss with respect to its logits [Lin 2025, section 4.1]; finite for gamma >= 0."
+    """Return the gradient of each focal loss with respect to its logits [Lin 2025, section 4.1]; finite for gamma >= 0.
+
+    >>> import torch
+    >>> from calibnb.meta import focal_logit_gradient
+    >>> focal_logit_gradient(torch.zeros(1, 2), torch.tensor([0]), gamma=torch.zeros(1))  # as for cross-entropy
+    tensor([[-0.5000,  0.5000]])
+    """
     return _focal_gradient(gamma, *_label_terms(logits, target))
 
 def _focal_gradient(gamma, log_p, label, log_p_y, log_rest, rest):
@@ -111,7 +117,14 @@ def _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #23fe9eca
 class GammaNet(LearnedLoss):
-    "γ-Net: computes the focal exponent of each sample from the sample's features [Meta-regularization, Eqs. 3-4]."
+    """γ-Net: computes the focal exponent of each sample from the sample's features [Meta-regularization, Eqs. 3-4].
+
+    >>> import torch
+    >>> from calibnb.meta import GammaNet
+    >>> net = GammaNet(dim=8, heads=3, gamma0=2.)
+    >>> [round(gamma, 3) for gamma in net(torch.ones(2, 8)).tolist()]
+    [2.0, 2.0]
+    """
     def __init__(self,
         dim:int,               # d, dimension of the features
         heads:int,             # k; in the paper the number of classes
@@ -156,7 +169,16 @@ SMOOTHINGS = 'scalar', 'vector', 'non_uniform'
 def _zeros(*shape): return nn.Parameter(torch.zeros(shape, dtype=torch.float32, device='cpu'))
 
 class LearnedSmoothing(LearnedLoss):
-    "Learned label smoothing: one eps, an eps per class, or also a weight per pair of classes [Bohdal 2021]."
+    """Learned label smoothing: one eps, an eps per class, or also a weight per pair of classes [Bohdal 2021].
+
+    >>> import torch
+    >>> from calibnb.meta import LearnedSmoothing
+    >>> smoothing = LearnedSmoothing(num_classes=4)
+    >>> smoothing.eps.data.fill_(.2)
+    tensor(0.2000)
+    >>> smoothing(torch.tensor([1]), 4).detach()
+    tensor([[0.0500, 0.8500, 0.0500, 0.0500]])
+    """
     def __init__(self,
         num_classes:int,       # K
         kind:str='scalar',     # 'scalar', 'vector' or 'non_uniform'
@@ -189,7 +211,14 @@ class LearnedSmoothing(LearnedLoss):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #8a0854e7
 class LearnedL2(LearnedLoss):
-    "A penalty on the head: the sum of omega*theta² over its weights theta, each with a learned omega [Bohdal 2021]."
+    """A penalty on the head: the sum of omega*theta² over its weights theta, each with a learned omega [Bohdal 2021].
+
+    >>> import torch
+    >>> from calibnb.meta import LearnedL2
+    >>> head = torch.nn.Linear(2, 2)
+    >>> LearnedL2(head)(head).item()  # omega starts at 0
+    0.0
+    """
     def __init__(self,
         head:nn.Linear,         # the penalty has an omega for each of its weights and biases
         nonnegative:bool=True,  # clamp omega to 0 or more; the authors' code does not

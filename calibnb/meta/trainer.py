@@ -42,7 +42,13 @@ def _check_finite_options(name, options):
         if value == 'inf' or is_infinite: raise ValueError(f'{name}: {key} is {value}, want a finite number')
 
 class MetaRecipe(Settings):
-    "The settings of bilevel training: the learned inner loss, the outer loss, and their steps."
+    """The settings of bilevel training: the learned inner loss, the outer loss, and their steps.
+
+    >>> from calibnb.meta import MetaRecipe
+    >>> recipe = MetaRecipe.bohdal(lr=.01)
+    >>> recipe.learn, recipe.outer, recipe.lr
+    ('l2', 'dece', 0.01)
+    """
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     learn: str = 'gamma'                       # inner loss: gamma (γ-Net), smoothing, l2
     learn_args: dict = {}                      # options of the inner loss: tau, gamma0, heads, ... or kind (smoothing)
@@ -291,7 +297,16 @@ def _check_meta_val(splits):
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #e4bec88d
 class MetaTrainer(Trainer):
-    "A trainer for a network and its learned loss, which `meta` describes."
+    """A trainer for a network and its learned loss, which `meta` describes.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.meta import MetaRecipe, MetaTrainer
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe
+    >>> trainer = MetaTrainer(make_model('mlp', 10, (16,)), MetaRecipe(), Recipe.quick(epochs=1), 'cpu')
+    >>> trainer.fit(load_data('digits', n_meta=100), ['gamma_stats'])
+    History(1 epochs of epoch, lr, train_loss, gamma_mean, gamma_std, gamma_min, gamma_max)
+    """
     def __init__(self,
         model:nn.Module,      # with `features` and `head`
         meta:MetaRecipe=MetaRecipe(),

@@ -14,7 +14,18 @@ class Classifier(nn.Module):
     """A network with features and a linear head.
 
     A subclass sets `head`, the last linear layer, and defines `features`, the inputs of the head. If parts of a sample
-    have labels too, like the phrases of a sentence, the subclass overrides `supervised`."""
+    have labels too, like the phrases of a sentence, the subclass overrides `supervised`.
+
+    >>> import torch
+    >>> from calibnb.models import Classifier
+    >>> class Line(Classifier):
+    ...     def __init__(self, num_classes, width):
+    ...         super().__init__()
+    ...         self.head = torch.nn.Linear(width, num_classes)
+    ...     def features(self, x): return x
+    >>> Line(3, 4)(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
+    """
     head:nn.Linear  # (d, K)
 
     def features(self, x:Tensor)->Tensor: # (B, d)
@@ -45,7 +56,12 @@ def conv_bn(c_in, c_out, size, stride=1):
     return [conv(c_in, c_out, size, stride), nn.BatchNorm2d(c_out)]
 
 class MLP(Classifier):
-    "A fully connected network with ReLU activations."
+    """A fully connected network with ReLU activations.
+
+    >>> from calibnb.models import MLP
+    >>> MLP(10, (16,)).head
+    Linear(in_features=256, out_features=10, bias=True)
+    """
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # shape of one input, which is flattened
@@ -60,7 +76,12 @@ class MLP(Classifier):
 
 # %% ../../nbs/55_models/01_classifier.ipynb #37bafda1
 class SmallCNN(Classifier):
-    "A network of three convolutions with batch norm, 2x2 pooling after the first two, and global average pooling."
+    """A network of three convolutions with batch norm, 2x2 pooling after the first two, and global average pooling.
+
+    >>> from calibnb.models import SmallCNN
+    >>> SmallCNN(10, (1, 8, 8)).head
+    Linear(in_features=128, out_features=10, bias=True)
+    """
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) of one image, at least 4x4

@@ -32,7 +32,15 @@ def clip_threshold(
     features,        # (N, d) inputs of the head for validation samples
     target,          # (N,) class ids
 )->float:            # inf if clipping does not help
-    "Return the threshold c >= 0 of min(x, c) that minimises the NLL on validation samples [Tao 2025]."
+    """Return the threshold c >= 0 of min(x, c) that minimises the NLL on validation samples [Tao 2025].
+
+    >>> import torch
+    >>> from calibnb.models import clip_threshold
+    >>> def head(h): return torch.cat([h, 0*h], 1)  # the feature is the logit of class 0
+    >>> features, labels = torch.full((10, 1), 4.), torch.tensor([0]*9 + [1])
+    >>> round(clip_threshold(head, features, labels), 2)  # log(9)
+    2.2
+    """
     from scipy.optimize import minimize_scalar
     features, target = _check_features(head, features, target)
     every, step = max(1, len(target)//_SEARCH_ROWS), max(features.max().item(), 0.)/_STEPS
@@ -61,7 +69,13 @@ def _check_features(head, features, target):
 
 # %% ../../nbs/55_models/05_clipping.ipynb #10866f6d
 class ClippedFeatures(Classifier):
-    "A trained network with clipped features: `ClippedFeatures(model, clip_threshold(model.head, features, y))`."
+    """A trained network with clipped features: `ClippedFeatures(model, clip_threshold(model.head, features, y))`.
+
+    >>> import torch
+    >>> from calibnb.models import MLP, ClippedFeatures
+    >>> bool(ClippedFeatures(MLP(3, (8,)), .1).features(torch.randn(5, 8)).max() <= .1)
+    True
+    """
     def __init__(self,
         model:nn.Module,  # network with `features` and `head`, e.g. a Classifier
         threshold:float,  # upper bound of features, at least 0; inf: no clipping

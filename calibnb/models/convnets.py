@@ -45,7 +45,12 @@ def _bottleneck(c_in, width, stride, shortcut):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #bdf2f09f
 class ResNet(Classifier):
-    "A residual network for small images [He 2016]."
+    """A residual network for small images [He 2016].
+
+    >>> from calibnb.models import ResNet
+    >>> ResNet(10, (3, 32, 32), blocks=(1, 1), width=8).head
+    Linear(in_features=16, out_features=10, bias=True)
+    """
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
@@ -70,7 +75,12 @@ class ResNet(Classifier):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #784a1225
 class SmallResNet(Classifier):
-    "A network of two residual blocks and a hidden layer, for many training runs on a CPU."
+    """A network of two residual blocks and a hidden layer, for many training runs on a CPU.
+
+    >>> from calibnb.models import SmallResNet
+    >>> SmallResNet(10, (3, 32, 32)).head
+    Linear(in_features=256, out_features=10, bias=True)
+    """
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
@@ -100,7 +110,12 @@ class _PreActivation(nn.Module):
         return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
 
 class WideResNet(Classifier):
-    "A wide residual network [Zagoruyko 2016], with (depth - 2)/6 blocks per stage [Mukhoti 2020]: four in WRN-26-10."
+    """A wide residual network [Zagoruyko 2016], with (depth - 2)/6 blocks per stage [Mukhoti 2020]: four in WRN-26-10.
+
+    >>> from calibnb.models import WideResNet
+    >>> WideResNet(10, (3, 32, 32), depth=8, width=1).head
+    Linear(in_features=64, out_features=10, bias=True)
+    """
     def __init__(self,
         num_classes:int,   # K
         in_shape,          # (channels, height, width)
@@ -132,7 +147,12 @@ class _DenseLayer(nn.Module):
     def forward(self, x): return torch.cat([self.body(x), x], 1)
 
 class DenseNet(Classifier):
-    "A densely connected network with compression 1/2 [Huang 2017]."
+    """A densely connected network with compression 1/2 [Huang 2017].
+
+    >>> from calibnb.models import DenseNet
+    >>> DenseNet(10, (3, 32, 32), blocks=(2, 2), growth=4).head
+    Linear(in_features=16, out_features=10, bias=True)
+    """
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
@@ -158,7 +178,12 @@ class DenseNet(Classifier):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #bf53f76e
 class VGG(Classifier):
-    "A network of 13 convolutions with batch norm, 5 pooling layers, a linear layer [Simonyan 2015, configuration D]."
+    """A network of 13 convolutions with batch norm, 5 pooling layers, a linear layer [Simonyan 2015, configuration D].
+
+    >>> from calibnb.models import VGG
+    >>> VGG(10, (3, 32, 32), channels=(8, 0, 16, 0)).head
+    Linear(in_features=16, out_features=10, bias=True)
+    """
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) with at least 32x32 pixels

@@ -137,14 +137,24 @@ models = Registry('model', skip=('num_classes', 'in_shape'), adapt=_as_network, 
 })
 
 def list_models()->list[str]:
-    "Return the names of all models."
+    """Return the names of all models.
+
+    >>> from calibnb.models import list_models
+    >>> list_models()[:3]
+    ['mlp', 'small_cnn', 'small_resnet']
+    """
     return models.names()
 
 def model_options(
     name:str, /, # one of `list_models()`
     **options,  # options to set
 )->dict:        # every option of the model
-    "Return all options of a model, with defaults; raise ValueError for an unknown name or option."
+    """Return all options of a model, with defaults; raise ValueError for an unknown name or option.
+
+    >>> from calibnb.models import model_options
+    >>> model_options('resnet32', width=8)
+    {'blocks': (5, 5, 5), 'width': 8, 'bottleneck': False, 'shortcut': 'pad'}
+    """
     return models.options(name, options)
 
 # %% ../../nbs/55_models/04_named.ipynb #5b6b3324
@@ -170,7 +180,14 @@ def make_model(
     *, seed:int=0,    # seed of the initial weights
     **options,        # options of the model, see `model_options`
 )->Classifier:
-    "Make a network with random weights in float32 on the CPU; raise ValueError for an unknown name or option."
+    """Make a network with random weights in float32 on the CPU; raise ValueError for an unknown name or option.
+
+    >>> import torch
+    >>> from calibnb.models import make_model
+    >>> model = make_model('mlp', 10, (16,), seed=0, hidden=(32,))
+    >>> model(torch.zeros(2, 16)).shape, model.features(torch.zeros(2, 16)).shape
+    (torch.Size([2, 10]), torch.Size([2, 32]))
+    """
     with seeded(seed), torch.device('cpu'), _Float32(): return models.make(name, num_classes, in_shape, **options)
 
 # %% ../../nbs/55_models/04_named.ipynb #fab92d60
@@ -181,7 +198,14 @@ def head_gradient_norm(
     features,       # (N, D) inputs of the last linear layer
     *, bias:bool=False, # include the gradient of the bias
 )->Tensor:          # (N,) Frobenius norm for each sample; divided by N if `loss` is a mean
-    "Return the norm of each sample's gradient of the last layer; wrong if a sample's loss depends on other samples."
+    """Return the norm of each sample's gradient of the last layer; wrong if a sample's loss depends on other samples.
+
+    >>> import torch
+    >>> from calibnb.models import head_gradient_norm
+    >>> loss = torch.nn.CrossEntropyLoss(reduction='sum')
+    >>> head_gradient_norm(loss, torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[3., 4.]]))  # 5 times sqrt(1/2)
+    tensor([3.5355])
+    """
     check_bool(bias=bias)
     logits, target = check_logits(logits, target)
     features = at_least_float32(as_tensor(features).detach())

@@ -21,7 +21,13 @@ def _conv_relu(c_in, c_out):
     return [nn.Conv1d(c_in, c_out, 5, padding=2), nn.ReLU()]
 
 class TextCNN(Classifier):
-    "A convolutional network for token ids, with max pooling over the text [Wang 2021]."
+    """A convolutional network for token ids, with max pooling over the text [Wang 2021].
+
+    >>> import torch
+    >>> from calibnb.models import TextCNN
+    >>> TextCNN(20, (64,), vocabulary=100)(torch.zeros(2, 64, dtype=torch.int32)).shape
+    torch.Size([2, 20])
+    """
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # (length,), number of tokens per text, at least 16
@@ -104,7 +110,12 @@ def _node_states(net, x):
 
 # %% ../../nbs/55_models/03_sequences.ipynb #338f61d3
 class TreeLSTM(Classifier):
-    "A binary (constituency) Tree-LSTM over tables of nodes, batched by height [Tai 2015, section 3.2]."
+    """A binary (constituency) Tree-LSTM over tables of nodes, batched by height [Tai 2015, section 3.2].
+
+    >>> from calibnb.models import TreeLSTM
+    >>> TreeLSTM(2, (6, 5), vocabulary=100).head
+    Linear(in_features=150, out_features=2, bias=True)
+    """
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # (T, 5), from `trees.tree_tables`

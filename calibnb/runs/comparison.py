@@ -28,7 +28,17 @@ def compare(
 ):                        # DataFrame with index (setting, metric): mean, sd, n, p, mark
     """Compare settings with a baseline: mean and standard deviation over seeds, and Welch's t-test.
 
-    Raises ValueError if the rows of a setting differ in data, network or recipe, or repeat a seed."""
+    Raises ValueError if the rows of a setting differ in data, network or recipe, or repeat a seed.
+
+    >>> import pandas as pd
+    >>> from calibnb.runs import compare
+    >>> rows = dict(loss=['ce']*3 + ['focal']*3, seed=[0, 1, 2]*2, ece=[.05, .051, .049, .02, .021, .019])
+    >>> compare(pd.DataFrame(rows), metrics=['ece'])[['mean', 'sd', 'n', 'mark']].round(4)
+                  mean     sd  n mark
+    loss  metric
+    ce    ece     0.05  0.001  3
+    focal ece     0.02  0.001  3    ○
+    """
     import pandas as pd
     metrics = [c for c in frame.columns if c.startswith('test.')] if metrics is None else list(metrics)
     for name in (by, *metrics): pick('column', name, list(frame.columns))
@@ -115,7 +125,14 @@ def comparison_table(
     scale:dict={},     # metric -> factor, e.g. 100 for percent
     digits:int=2,
 ):                     # DataFrame of text, a row for each setting, a column for each metric
-    "Format a comparison as a table of 'mean ± sd mark'."
+    """Format a comparison as a table of 'mean ± sd mark'.
+
+    >>> import pandas as pd
+    >>> from calibnb.runs import compare, comparison_table
+    >>> rows = dict(loss=['ce']*3 + ['focal']*3, seed=[0, 1, 2]*2, ece=[.05, .051, .049, .02, .021, .019])
+    >>> comparison_table(compare(pd.DataFrame(rows), metrics=['ece']), dict(ece=100))['ece'].tolist()
+    ['5.00 ± 0.10', '2.00 ± 0.10 ○']
+    """
     by = compared.index.names[0]
     text = [_cell(row, scale.get(metric, 1), digits) for (_, metric), row in compared.iterrows()]
     table = compared.assign(text=text).reset_index().pivot(index=by, columns='metric', values='text')
@@ -149,7 +166,15 @@ def choose_coefficient(
     criterion:str='calibration',  # or 'refinement', for claims after post-hoc calibration
     clusters=None,                # (N,) cluster of each sample, e.g. `run.rows['val']`; None: no clusters
 ):                                # one of the coefficients
-    "Return the coefficient with the smallest criterion, among those within one standard error of the smallest error."
+    """Return the coefficient with the smallest criterion, among those within one standard error of the smallest error.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.runs import choose_coefficient
+    >>> target = [0]*8 + [1]*2  # confidence .8 is right eight times in ten
+    >>> preds = {gamma: Predictions([[logit, 0.]]*10, target) for gamma, logit in ((1, 4.), (2, 1.386), (3, .1))}
+    >>> choose_coefficient(preds)
+    2
+    """
     measure = pick('criterion', criterion, _CRITERIA)
     if not preds: raise ValueError('preds: empty, want predictions for at least one coefficient')
     errors = {c: _error(p, clusters) for c, p in preds.items()}
@@ -162,7 +187,12 @@ def choices_text(
     chosen:dict,   # seed -> coefficient
     grid,          # all coefficients
 )->str:
-    "Format the median of the choices, all choices, and the grid: '3 (1, 3, 3, 5, 3) of 1, 2, 3, 5'."
+    """Format the median of the choices, all choices, and the grid: '3 (1, 3, 3, 5, 3) of 1, 2, 3, 5'.
+
+    >>> from calibnb.runs import choices_text
+    >>> choices_text({0: 1., 1: 3., 2: 3.}, grid=(1., 3., 5.))
+    '3 (1, 3, 3) of 1, 3, 5'
+    """
     values = list(chosen.values())
     def listed(coefficients): return ', '.join(f'{c:g}' for c in coefficients)
     return f'{statistics.median_low(values):g} ({listed(values)}) of {listed(grid)}'

@@ -146,7 +146,13 @@ class RunIdentity:
     data:tuple            # `data_input` of the data set
 
 class RunConfig(Settings):
-    "The validated settings of a training run, with all defaults filled in; they determine the run folder."
+    """The validated settings of a training run, with all defaults filled in; they determine the run folder.
+
+    >>> from calibnb.runs import RunConfig
+    >>> config = RunConfig(loss='focal', loss_args=dict(gamma=2))
+    >>> config.data, config.loss_args, config.identity('runs').name
+    ('digits', {'gamma': 2.0, 'detach_weight': False, 'reduction': 'mean'}, 'train/digits-mlp-focal_g2-s0')
+    """
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
     experiment: str = Field('train', pattern=r'^[A-Za-z0-9_][A-Za-z0-9_.-]*$')  # folder under the root of runs
     data: str = 'digits'

@@ -97,7 +97,12 @@ def _step_on_gpu(model, args, shape, num_classes, batch_size):
     return flops.get_total_flops(), calls.count
 
 def estimate_gpu_seconds(config:RunConfig)->float|None:
-    "Estimate the training time on one H100-class GPU in seconds; return None for `sst` or missing data."
+    """Estimate the training time on one H100-class GPU in seconds; return None for `sst` or missing data.
+
+    >>> from calibnb.runs import RunConfig, estimate_gpu_seconds
+    >>> round(estimate_gpu_seconds(RunConfig()))
+    1
+    """
     size = _size(config)
     if size is None: return None
     (shape, num_classes, n), recipe = size, config.recipe
@@ -111,7 +116,14 @@ def plan_table(
     estimate:bool=False,   # add the hours of each run by finished runs, and on one H100-class GPU
     *, root=None,
 ):                         # pandas DataFrame, one row per run
-    "List the runs of configurations: settings, state and, if `estimate`, the hours of training."
+    """List the runs of configurations: settings, state and, if `estimate`, the hours of training.
+
+    >>> from calibnb.runs import RunConfig, plan_table
+    >>> plan_table([RunConfig(), RunConfig(loss='focal')], root='runs')[['data', 'loss', 'state']]
+         data   loss   state
+    0  digits     ce  absent
+    1  digits  focal  absent
+    """
     import pandas as pd
     configs = list(configs)
     with looked_at_once():

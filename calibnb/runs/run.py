@@ -38,7 +38,14 @@ from ..train.history import History
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
 class Run:
-    "A finished training run, read from its folder on first use; raise ValueError for any other state."
+    """A finished training run, read from its folder on first use; raise ValueError for any other state.
+
+    >>> from calibnb.runs import Run, RunConfig, get_run
+    >>> from calibnb.train import Recipe
+    >>> path = get_run(RunConfig(recipe=Recipe.quick(epochs=1)), root='runs', progress=False).path
+    >>> Run(path), len(Run(path).predictions('val'))
+    (Run(train, digits, mlp, ce, seed 0), 400)
+    """
     def __init__(self, path):
         self.folder = RunFolder(path)
         state, reason = self.folder.state, self.folder.status.get('reason', '')
@@ -103,7 +110,14 @@ def get_run(
 )->Run:
     """Load the run of a configuration, or train the network if the run is not finished.
 
-    Raises ValueError for invalid options, FloatingPointError if training diverges, and RunError if a process fails."""
+    Raises ValueError for invalid options, FloatingPointError if training diverges, and RunError if a process fails.
+
+    >>> from calibnb.runs import RunConfig, get_run
+    >>> from calibnb.train import Recipe
+    >>> run = get_run(RunConfig(loss='brier', recipe=Recipe.quick(epochs=1)), root='runs', progress=False)
+    >>> run, run.metrics['test']['ece'].n
+    (Run(train, digits, mlp, brier, seed 0), 697)
+    """
     if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0', 'false', 'no')
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes: {processes!r}, want a whole number from 1')
@@ -163,7 +177,14 @@ def get_runs(
     device:str='auto',
     **kwargs,             # options of `get_run`; a function `progress` also receives `label`, `path` and `ended`
 )->list[Run]:
-    "Call `get_run` for each configuration, and show the number of finished runs and a line for each active run."
+    """Call `get_run` for each configuration, and show the number of finished runs and a line for each active run.
+
+    >>> from calibnb.runs import RunConfig, get_runs
+    >>> from calibnb.train import Recipe
+    >>> configs = [RunConfig(recipe=Recipe.quick(epochs=1, seed=seed)) for seed in (0, 1)]
+    >>> get_runs(configs, root='runs', progress=False)
+    [Run(train, digits, mlp, ce, seed 0), Run(train, digits, mlp, ce, seed 1)]
+    """
     configs, on_gpu = list(configs), pick_device(device).type != 'cpu'
     with looked_at_once(): paths = {c.path(root): c for c in configs}
     missing = [c for path, c in paths.items() if RunFolder(path).state != 'done']

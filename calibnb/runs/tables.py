@@ -22,7 +22,15 @@ def collect(
     root=None,                # folder of all runs; None: `runs_root()`
     experiment:str|None=None, # only runs of this experiment
 ):                            # pandas DataFrame, a row for each training run
-    "Return settings, state and results of every training run under `root`; metrics are in columns such as `test.ece`."
+    """Return settings, state and results of every training run under `root`; metrics are in columns such as `test.ece`.
+
+    >>> from calibnb.runs import RunConfig, collect, get_run
+    >>> from calibnb.train import Recipe
+    >>> run = get_run(RunConfig(recipe=Recipe.quick(epochs=1)), root='runs', progress=False)
+    >>> collect('runs')[['data', 'model', 'loss', 'recipe.epochs', 'state']]
+         data model loss  recipe.epochs state
+    0  digits   mlp   ce              1  done
+    """
     import pandas as pd
     return pd.DataFrame([row for row in readable(_training_row, _folders(root, experiment)) if row])
 
@@ -200,7 +208,14 @@ def find_run(
     name:str,   # 'train/digits-mlp-ce-s0', 'train/latest', 'train', the name of a folder, or a path
     root=None,  # folder of all runs; None: `runs_root()`
 )->RunFolder:
-    "Return the folder of a run; raise ValueError if no run or several runs have the name."
+    """Return the folder of a run; raise ValueError if no run or several runs have the name.
+
+    >>> from calibnb.runs import RunConfig, find_run, get_run
+    >>> from calibnb.train import Recipe
+    >>> run = get_run(RunConfig(recipe=Recipe.quick(epochs=1)), root='runs', progress=False)
+    >>> find_run('digits-mlp-ce-s0', root='runs').state
+    'done'
+    """
     root = Path(root or runs_root())
     for path in Path(name), root/name:  # a run that was cancelled in a cluster's queue has no run.json
         if (path/'run.json').exists() or (path/'status.json').exists(): return RunFolder(path)

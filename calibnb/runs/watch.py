@@ -90,7 +90,12 @@ def watch_lines(
 )->list[str]:
     """Return a line with totals, then a line for each run that is active, has died, or ended in the last hour.
 
-    At most `MAX_ENDED` of the runs that have ended have a line."""
+    At most `MAX_ENDED` of the runs that have ended have a line.
+
+    >>> from calibnb.runs import watch_lines
+    >>> watch_lines('runs')
+    ['nothing runs, in runs']
+    """
     root, now = Path(root or runs_root()), now or time.time()
     found = sorted(_watched(root, now), key=lambda each: each[0])
     counts = Counter(state['state'] for *_, state in found)

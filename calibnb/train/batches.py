@@ -191,7 +191,14 @@ def flip_labels(
     share:float,       # probability that a label is replaced
     seed:int,
 )->Tensor:             # (N,)
-    "Replace each label with probability `share` by another class; all other classes are equally likely."
+    """Replace each label with probability `share` by another class; all other classes are equally likely.
+
+    >>> import torch
+    >>> from calibnb.train import flip_labels
+    >>> y = torch.zeros(1000, dtype=torch.long)
+    >>> (flip_labels(y, num_classes=10, share=.3, seed=0) != y).float().mean().round(decimals=1)
+    tensor(0.3000)
+    """
     draw = torch.Generator().manual_seed(seed)
     flip = torch.rand(len(y), generator=draw, dtype=torch.float32, device='cpu') < share
     other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw, device='cpu')) % num_classes

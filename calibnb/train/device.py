@@ -38,7 +38,13 @@ def one_thread(model:nn.Module, recipe:Recipe, device):
 
 # %% ../../nbs/60_train/06_device.ipynb #c1def0d7
 def to_memory_format(x:Tensor, recipe:Recipe)->Tensor:
-    "Convert images to channels last if the recipe says so; return other inputs unchanged."
+    """Convert images to channels last if the recipe says so; return other inputs unchanged.
+
+    >>> import torch
+    >>> from calibnb.train import Recipe, to_memory_format
+    >>> to_memory_format(torch.zeros(2, 3, 4, 4), Recipe(channels_last=True)).stride()
+    (48, 1, 12, 3)
+    """
     return x.contiguous(memory_format=torch.channels_last) if recipe.channels_last and x.ndim == 4 else x
 
 # %% ../../nbs/60_train/06_device.ipynb #43efc1be
@@ -78,7 +84,11 @@ _NO_MEMORY = re.compile('allocate memory|STATUS_ALLOC_FAILED')  # in messages fr
 
 @contextmanager
 def explain_memory(recipe:Recipe):
-    "Add the settings that save memory to the message of an out-of-memory error."
+    """Add the settings that save memory to the message of an out-of-memory error.
+
+    >>> from calibnb.train import Recipe, explain_memory
+    >>> with explain_memory(Recipe.cifar()): pass  # an out-of-memory error here would name the settings that help
+    """
     try: yield
     except RuntimeError as e:
         if not isinstance(e, torch.OutOfMemoryError) and not _NO_MEMORY.search(str(e)): raise

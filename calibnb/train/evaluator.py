@@ -114,7 +114,13 @@ def check_task(
     model:nn.Module,
     recipe:Recipe,
 ):
-    "Raise ValueError for unsuitable augmentation or mixup, words without an embedding, or labels without an output."
+    """Raise ValueError for unsuitable augmentation or mixup, words without an embedding, or labels without an output.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, check_task
+    >>> check_task(load_data('digits'), make_model('mlp', 10, (16,)), Recipe.quick())  # no error: they fit
+    """
     _check_augmentation(splits, recipe)
     _check_words(splits, model)
     _check_labels(splits, model)
@@ -135,7 +141,15 @@ def _check_rows(values, n, width):
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #04390edd
 class Evaluator:
-    "A network in evaluation mode: `predict` returns `Predictions`, and `features` returns the inputs of the head."
+    """A network in evaluation mode: `predict` returns `Predictions`, and `features` returns the inputs of the head.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Evaluator
+    >>> preds = Evaluator(make_model('mlp', 10, (16,)), device='cpu').predict(load_data('digits').val)
+    >>> len(preds), preds.num_classes
+    (400, 10)
+    """
     def __init__(self,
         model:nn.Module,               # (B, ...) -> (B, K) logits
         recipe:Recipe=Recipe.quick(),  # for precision, memory format and kernels

@@ -85,7 +85,15 @@ def load_network(
     name:str|None=None,    # for weights: the network, one of `list_models()`
     **options,             # options of the named network
 )->nn.Module:              # (B, ...) -> (B, K) logits, in evaluation mode
-    "Load a network from a file; raise ValueError if the file cannot be loaded."
+    """Load a network from a file; raise ValueError if the file cannot be loaded.
+
+    >>> import torch
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import load_network
+    >>> torch.save(make_model('mlp', 10, (16,)).state_dict(), 'net.pt')
+    >>> load_network('net.pt', 10, (16,), name='mlp').head
+    Linear(in_features=256, out_features=10, bias=True)
+    """
     path = Path(path)
     if not path.is_file(): raise ValueError(f'model: {path} does not exist')
     pick('model file', path.suffix.lower(), ('.pt', '.pth', '.ts', '.onnx', '.safetensors'))
@@ -113,7 +121,12 @@ def labelled_images(
     seed:int=0,             # seed of the split of a data set
     data_args:dict={},      # options of the data set
 )->tuple[Split, int]:       # the split, and the number of classes
-    "Load images and labels, normalised for the network; raise ValueError for options that do not fit the data."
+    """Load images and labels, normalised for the network; raise ValueError for options that do not fit the data.
+
+    >>> from calibnb.train import labelled_images
+    >>> labelled_images('digits', split='val')
+    (Split(400 samples, inputs (1, 4, 4) float32), 10)
+    """
     scale = pixel_scale(mean, std)
     if Path(data).is_dir():
         if data_args: raise ValueError(f'data_args: {data_args}, but {data} is a folder, which has no options')
@@ -153,7 +166,15 @@ def predict_with(
 )->Predictions:
     """Return the logits of an external network and the labels of the images.
 
-    Raises ValueError if the network cannot be loaded, or if its output does not fit the data."""
+    Raises ValueError if the network cannot be loaded, or if its output does not fit the data.
+
+    >>> import torch
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import predict_with
+    >>> torch.save(make_model('mlp', 10, (1, 4, 4)).state_dict(), 'net.pt')
+    >>> len(predict_with('net.pt', 'digits', name='mlp', device='cpu'))
+    697
+    """
     split, num_classes = labelled_images(data, **images)
     shape = split.x.shape[1:]
     network = load_network(path, num_classes, shape, name, **model_args)
@@ -178,7 +199,15 @@ def write_predictions(
     path,               # .npz or .safetensors
     preds:Predictions,
 ):
-    "Write logits and labels atomically, for `calibnb audit`; raise ValueError for another suffix."
+    """Write logits and labels atomically, for `calibnb audit`; raise ValueError for another suffix.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.files import read_predictions
+    >>> from calibnb.train import write_predictions
+    >>> write_predictions('preds.npz', Predictions([[2., 0.], [0., 1.]], [0, 0]))
+    >>> read_predictions('preds.npz', 'logits')
+    Predictions(2 samples, 2 classes, error 0.5000)
+    """
     path = Path(path)
     pick('file format', path.suffix.lower(), ('.npz', '.safetensors'))
     if path.suffix.lower() == '.safetensors': return preds.save(path)

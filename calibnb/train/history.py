@@ -17,7 +17,13 @@ from ..core.options import pick
 
 # %% ../../nbs/60_train/04_history.ipynb #7b4fc558
 class History:
-    "A table with one row per epoch."
+    """A table with one row per epoch.
+
+    >>> from calibnb.train import History
+    >>> history = History([dict(epoch=1, test_ece=.2), dict(epoch=2, test_ece=.1)])
+    >>> history, history['test_ece'].tolist()
+    (History(2 epochs of epoch, test_ece), [0.2, 0.1])
+    """
     def __init__(self, rows=()): self.rows = list(rows)
     def __len__(self): return len(self.rows)
     def __repr__(self): return f'History({len(self)} epochs of {", ".join(self.columns)})'

@@ -12,7 +12,13 @@ from dataclasses import dataclass, fields
 # %% ../../nbs/60_train/02a_hooks.ipynb #4e1840e6
 @dataclass(frozen=True)
 class Hooks:
-    "The hooks of a network, a loss or a recorder; a hook that is not offered has the default."
+    """The hooks of a network, a loss or a recorder; a hook that is not offered has the default.
+
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.train import Hooks
+    >>> Hooks.of(make_loss('adafocal')).changing
+    ('gammas', 'edges')
+    """
     supervised:Callable|None = None       # network: (x, y) -> logits and labels of a batch; default: model(x) and y
     before_training:Callable|None = None  # loss: called with the network before the first epoch
     after_epoch:Callable|None = None      # loss: called with an `EpochView` after each epoch

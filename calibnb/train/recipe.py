@@ -128,7 +128,13 @@ CompileMode = Literal['reduce-overhead', 'max-autotune', 'max-autotune-no-cudagr
 _CHOICES = dict(precision=precisions, optimizer=OPTIMIZERS, schedule=SCHEDULES, keep=KEEP)
 
 class Recipe(Settings):
-    "The settings of a training run: optimiser, learning rates, regularisation, augmentation, precision, best epoch."
+    """The settings of a training run: optimiser, learning rates, regularisation, augmentation, precision, best epoch.
+
+    >>> from calibnb.train import Recipe
+    >>> recipe = Recipe.cifar(epochs=100, optimizer='adamw')
+    >>> recipe.milestones, [round(recipe.lr_at(epoch), 4) for epoch in (0, 50, 99)]
+    ((43, 71), [0.1, 0.01, 0.001])
+    """
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     epochs: int = Field(150, ge=1)            # passes over the training split
     batch_size: int = Field(64, ge=1)         # over all processes; the last batch may be smaller, or larger by one

@@ -62,6 +62,10 @@ class Recorder:
     """Base class of recorders: a subclass defines `__call__`. A plain function of an `EpochView` works too.
 
     A recorder may have `arrays`, a dictionary of tensors that is saved with the training run.
+
+    >>> from calibnb.train import Recorder
+    >>> class MeanConfidence(Recorder):
+    ...     def __call__(self, view): return dict(val_confidence=view.predictions('val').conf.mean().item())
     """
     def check(self, trainer):
         "Raise ValueError if this trainer lacks the quantity to record; called before the first epoch."
@@ -74,7 +78,17 @@ class Recorder:
 class NLLBreakdown(Recorder):
     """Error and ECE of splits, and mean NLL, entropy and confidence [Mukhoti 2020, Fig. 1].
 
-    Each mean is taken over all samples, over correct samples, and over misclassified samples."""
+    Each mean is taken over all samples, over correct samples, and over misclassified samples.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import NLLBreakdown, Recipe, Trainer
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=1), 'cpu')
+    >>> history = trainer.fit(load_data('digits'), [NLLBreakdown(['test'])])
+    >>> history.columns[3:7]
+    ['test_error', 'test_ece', 'test_nll', 'test_nll_correct']
+    """
     def __init__(self,
         splits=('train', 'test'),  # names of the splits
         n_bins:int=15,             # bins of the ECE
@@ -96,7 +110,12 @@ class NLLBreakdown(Recorder):
         return {k: v.item() for k, v in row.items()}
 
 class CalibrationErrors(Recorder):
-    "Error, NLL, ECE, MCE, adaptive and classwise ECE of a split."
+    """Error, NLL, ECE, MCE, adaptive and classwise ECE of a split.
+
+    >>> from calibnb.train import CalibrationErrors
+    >>> list(CalibrationErrors().measures)
+    ['ece', 'mce', 'ada_ece', 'classwise_ece']
+    """
     measures = dict(ece=metrics.ece, mce=metrics.mce, ada_ece=metrics.ada_ece, classwise_ece=metrics.classwise_ece)
     def __init__(self,
         split:str='test',
@@ -329,7 +348,12 @@ recorders = Registry('recorder', adapt=_as_factory, made={
     'test_gamma_stats': GammaOfTest, 'meta_progress': MetaProgress})
 
 def make_recorder(name:str):
-    "Make a recorder by name, with default options."
+    """Make a recorder by name, with default options.
+
+    >>> from calibnb.train import make_recorder
+    >>> make_recorder('optimal_ece').columns[:2]
+    ('optimal_ece', 'optimal_temperature')
+    """
     return recorders.make(name)
 
 def register_recorder(

@@ -40,6 +40,14 @@ class Trainer:
 
     `fit` sets the attributes `recorders`, `task` (the description that a checkpoint must match), `stepper` (with the
     optimiser) and `progress` (with the `history` and the `best` epoch).
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Trainer
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=2), 'cpu')
+    >>> trainer.fit(load_data('digits'))
+    History(2 epochs of epoch, lr, train_loss)
     """
     def __init__(self,
         model:nn.Module,      # (B, ...) -> (B, K) logits
