@@ -46,6 +46,8 @@ def run(path, skipped, store=False):
     cells, run_all = [], shell.run_all
     def keeping(nb, **options):
         cells.extend(nb.cells)
+        for cell in nb.cells:
+            cell.outputs = []  # execnb keeps the old outputs of a cell that no longer prints
         run_all(nb, **options)
     def with_path(path):
         shell.run_all = keeping
