@@ -61,7 +61,7 @@ def _cover(folder):
 # %% ../../nbs/75_notebooks/06b_index.ipynb #ad69243b
 def _card(folder, figures, home):
     "Return the question, the cover, the counts of the verdicts and the main findings of a notebook run as a section."
-    from calibnb.notebooks.execute import question_of
+    from calibnb.notebooks.description import question_of
     question = ''.join(question_of(folder/'notebook.ipynb')).strip() or folder.path.parent.name
     items = ''.join(f'<li>{html_text(sentence)}</li>' for sentence in folder.result.found) or ''.join(
         f'<li><b>{html_text(f.verdict)}</b>: {html_text(f.claim)} '
