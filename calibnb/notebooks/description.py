@@ -18,7 +18,12 @@ def describe(
     folder:RunFolder,  # folder of a finished notebook run
     short:bool=False,  # without paths, and with one line for each finding
 )->str:
-    "Return the question, the paths and the main results of a notebook run, as text."
+    """Return the question, the paths and the main results of a notebook run, as text.
+
+    >>> from calibnb.notebooks import Experiment, describe
+    >>> describe(Experiment('lesson', dict(seed=3), 'runs').folder, short=True)
+    'lesson  seed 3  running'
+    """
     lines = [f'{folder.path.parent.name}  seed {folder.info["settings"]["seed"]}  {_state_text(folder)}',
              *question_of(folder/'notebook.ipynb'), *([] if short else _describe_files(folder))]
     plan, result = folder/'tables'/'plan.csv', folder.result

@@ -44,7 +44,13 @@ def run_notebook(
     forked:bool=False, # use a kernel that has already imported torch (`05_processes/03_kernels`); saves time
     then=lambda folder: None, # called with the finished run, before another process can start the run again
 )->RunFolder:        # folder of the finished run; `fresh` is True if this call executed the run
-    "Plan a notebook and execute it into its run folder, unless that run is current; raise NotebookError on failure."
+    """Plan a notebook and execute it into its run folder, unless that run is current; raise NotebookError on failure.
+
+    >>> from calibnb.notebooks import run_notebook
+    >>> folder = run_notebook('toy_gaussian', dict(seed=3))  # doctest: +SKIP
+    >>> folder.state                                         # doctest: +SKIP
+    'done'
+    """
     check_timeout(timeout)
     notebook = Notebook(notebook)
     return notebook.run(notebook.plan(params), root=root, again=again, timeout=timeout, progress=progress,
@@ -52,13 +58,23 @@ def run_notebook(
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #e8735fb0
 def list_experiments()->dict[str, Path]:
-    "Map names to paths of the experiment notebooks that come with calibnb."
+    """Map names to paths of the experiment notebooks that come with calibnb.
+
+    >>> from calibnb.notebooks import list_experiments
+    >>> sorted(list_experiments())[:3]
+    ['audit', 'calibratability', 'evidence']
+    """
     return {p.stem: p for p in sorted(resource('nbs/experiments').glob('*.ipynb'))}
 
 def find_notebook(
     name:str,  # name of an experiment, or path of a notebook
 )->Path:
-    "Return the path of a notebook; for an unknown name, raise ValueError with the known names."
+    """Return the path of a notebook; for an unknown name, raise ValueError with the known names.
+
+    >>> from calibnb.notebooks import find_notebook
+    >>> find_notebook('toy_gaussian').name
+    'toy_gaussian.ipynb'
+    """
     path = Path(name)
     if path.suffix == '.ipynb':
         if not path.is_file(): raise ValueError(f'notebook: {name} does not exist')
@@ -76,7 +92,14 @@ class Notebook:
     path: file of the notebook.
     parameters: name -> (type, default).
     code_hash: 24 hex digits, 16 for the text of the code and 8 for the lengths of the cells.
-    checks: the compiled cell tagged `checks`; None for a notebook that does not come with calibnb."""
+    checks: the compiled cell tagged `checks`; None for a notebook that does not come with calibnb.
+
+    >>> from calibnb.notebooks import Notebook
+    >>> notebook = Notebook('toy_gaussian')
+    >>> settings = notebook.plan({'seed': '3', 'epochs': '10'})  # as typed on a command line
+    >>> settings['epochs'], notebook.folder(settings, 'runs').state
+    (10, 'absent')
+    """
     def __init__(self,
         notebook,  # name of an experiment, or path of a notebook
     ):

@@ -102,7 +102,13 @@ def write_index(
     headline=(),  # RunFolders of finished notebook runs, shown with figure and findings
     table=None,   # rows of `list_runs`; None: all runs
 )->Path:
-    "Write a page with the findings of some runs, and a table of runs with settings, state, numbers and figures."
+    """Write a page with the findings of some runs, and a table of runs with settings, state, numbers and figures.
+
+    >>> from calibnb.notebooks import Experiment, write_index
+    >>> experiment = Experiment('lesson', dict(seed=3), 'runs')
+    >>> write_index('runs.html', root='runs').name
+    'runs.html'
+    """
     root = Path(root or runs_root())
     path, home = Path(path or root/'index.html'), Path(path or root/'index.html').resolve().parent
     rows = (list_runs(root) if table is None else table).rename(columns=dict(name='run_name'))
