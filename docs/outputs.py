@@ -76,10 +76,19 @@ def small(output):
     data = output.get("data", {})
     if " at 0x" in "".join(data.get("text/plain", [])) and "text/html" in data:
         data.pop("text/plain")
+    if "text/html" in data:
+        data["text/html"] = with_steady_ids("".join(data["text/html"]))
     if "image/png" in data:
         data.pop("text/plain", None)
         data["image/png"] = with_few_colours(base64.b64decode(data["image/png"]))
     return output
+
+
+def with_steady_ids(html):
+    "Return HTML with a hash of its text in place of the random id that pandas gives a styled table."
+    random_id = r"\bT_[0-9a-f]{5}(?![0-9a-f])"
+    steady_id = sha256(re.sub(random_id, "T_", html).encode()).hexdigest()[:5]
+    return re.sub(random_id, f"T_{steady_id}", html)
 
 
 def with_few_colours(png):

@@ -26,7 +26,7 @@ from ..notebooks.parameters import read_value
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
 def _print_run(folder, copy_to, start, brief=False):
     "Copy a finished notebook if `copy_to` is given, and print its main findings and, unless `brief`, its files."
-    from calibnb.notebooks.execute import describe
+    from calibnb.notebooks.description import describe
     from calibnb.notebooks.pages import copy_notebook
     from calibnb.runs.tables import run_names
     if copy_to: copy_notebook(folder, copy_to)

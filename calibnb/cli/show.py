@@ -41,7 +41,7 @@ def _readable_files(folder):
     return bool(_description(folder))
 
 def _findings(folder):
-    from calibnb.notebooks.execute import findings_text
+    from calibnb.notebooks.description import findings_text
     if not folder.result or not folder.result.findings:
         raise ValueError(f'--findings: {folder.path} has none; its state is {folder.state}')
     return f'{findings_text(folder.result.findings)}\n\nwith all numbers and texts: {folder/"findings.csv"}'
@@ -59,7 +59,7 @@ def _newer(folder, asked):
 
 def _description(folder):
     "Return the lines of a description."
-    from calibnb.notebooks.execute import describe, describe_metrics
+    from calibnb.notebooks.description import describe, describe_metrics
     from calibnb.runs.tables import run_names
     experiment, run = folder.path.parts[-2:]
     name = run_names(folder.path.parents[1], experiment).get(f'{experiment}/{run}', f'{experiment}/{run}')

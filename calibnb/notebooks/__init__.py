@@ -12,7 +12,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'experiment': ['FOLDER_VARIABLE', 'Experiment', 'show_markdown', 'show_summary'],
     'client': ['NotebookError'],
     'index': ['write_index'],
-    'execute': [
-        'list_experiments', 'find_notebook', 'Notebook', 'run_notebook', 'describe'
-    ],
+    'execute': ['list_experiments', 'find_notebook', 'Notebook', 'run_notebook'],
+    'description': ['describe'],
 })

@@ -9,4 +9,4 @@ from .execute import list_experiments as list_experiments
 from .execute import find_notebook as find_notebook
 from .execute import Notebook as Notebook
 from .execute import run_notebook as run_notebook
-from .execute import describe as describe
+from .description import describe as describe

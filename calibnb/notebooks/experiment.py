@@ -25,7 +25,12 @@ def show_markdown(
     template:str,      # Markdown with {} or {name}, as in `str.format`
     *values, **named,  # shown as plain text
 ):
-    "Display Markdown in the running notebook."
+    """Display Markdown in the running notebook.
+
+    >>> from calibnb.notebooks import show_markdown
+    >>> show_markdown('The file **{}** has {n} rows.', 'a*b.npz', n=100)
+    <IPython.core.display.Markdown object>
+    """
     from IPython.display import Markdown, display
     texts = {name: markdown_text(value) for name, value in named.items()}
     display(Markdown(template.format(*map(markdown_text, values), **texts)))
@@ -120,7 +125,13 @@ FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by `run_notebook`, which begi
 _NARROW_HEADS = [dict(selector='th.row_heading', props='max-width: 14em; white-space: normal; text-align: left')]
 
 class Experiment:
-    "The run of the current notebook: `name`, `folder`, and `owner` (False if `run_notebook` began the run)."
+    """The run of the current notebook: `name`, `folder`, and `owner` (False if `run_notebook` began the run).
+
+    >>> from calibnb.notebooks import Experiment
+    >>> experiment = Experiment('lesson', dict(seed=3), 'runs')
+    >>> experiment.folder.state, experiment.file('net.pt').relative_to(experiment.folder.path).as_posix()
+    ('running', 'files/net.pt')
+    """
     def __init__(self,
         name:str,       # name of the experiment: the notebook's file name
         settings:dict,  # from `check_parameters`; must hold `seed`

@@ -61,7 +61,7 @@ def _cover(folder):
 # %% ../../nbs/75_notebooks/06b_index.ipynb #ad69243b
 def _card(folder, figures, home):
     "Return the question, the cover, the counts of the verdicts and the main findings of a notebook run as a section."
-    from calibnb.notebooks.execute import question_of
+    from calibnb.notebooks.description import question_of
     question = ''.join(question_of(folder/'notebook.ipynb')).strip() or folder.path.parent.name
     items = ''.join(f'<li>{html_text(sentence)}</li>' for sentence in folder.result.found) or ''.join(
         f'<li><b>{html_text(f.verdict)}</b>: {html_text(f.claim)} '
@@ -102,7 +102,13 @@ def write_index(
     headline=(),  # RunFolders of finished notebook runs, shown with figure and findings
     table=None,   # rows of `list_runs`; None: all runs
 )->Path:
-    "Write a page with the findings of some runs, and a table of runs with settings, state, numbers and figures."
+    """Write a page with the findings of some runs, and a table of runs with settings, state, numbers and figures.
+
+    >>> from calibnb.notebooks import Experiment, write_index
+    >>> experiment = Experiment('lesson', dict(seed=3), 'runs')
+    >>> write_index('runs.html', root='runs').name
+    'runs.html'
+    """
     root = Path(root or runs_root())
     path, home = Path(path or root/'index.html'), Path(path or root/'index.html').resolve().parent
     rows = (list_runs(root) if table is None else table).rename(columns=dict(name='run_name'))

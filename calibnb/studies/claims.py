@@ -54,7 +54,13 @@ def paper_claims(
     paper:str|None=None, # short name or its beginning: wang2021; None: all papers
     kind:str|None=None,  # empirical or identity; None: both
 )->list[dict]:           # rows of claims.csv
-    "Return claims in the order of the papers; raise ValueError if no paper or several papers match."
+    """Return claims in the order of the papers; raise ValueError if no paper or several papers match.
+
+    >>> from calibnb.studies import paper_claims
+    >>> claim = paper_claims('mukhoti', kind='empirical')[0]
+    >>> claim['id'], claim['place'].split(',')[0]
+    ('mukhoti-25', 'Abstract')
+    """
     rows = list(_claims().values())
     if kind is not None: pick('kind', kind, ('empirical', 'identity'))
     if paper is not None:
@@ -94,7 +100,13 @@ def claim_of_paper(
     kind:str|None=None, # None: as in claims.csv; 'identity': algebra or arithmetic decides the claim here
     **fields,      # further fields of `Claim`
 )->Claim:
-    "Return a `Claim` that tests a paper's claim, with the paper's text, scope and protocol from claims.csv."
+    """Return a `Claim` that tests a paper's claim, with the paper's text, scope and protocol from claims.csv.
+
+    >>> from calibnb.studies import claim_of_paper
+    >>> claim = claim_of_paper('wang-14', 'with CE, HB has a lower ECE than TS', [.02, .01, .02, .03, .02], 'points')
+    >>> claim.source[:58]
+    'Wang 2021, Table 2: For CE, HB reaches a lower ECE than TS'
+    """
     row = find_claim(id)
     if kind is None: kind = 'identity' if row['kind'] == 'identity' else 'paper'
     return Claim(kind, text, paper_side(row), margin, *args, id=id, **fields)

@@ -48,7 +48,13 @@ def findings_frame(findings):
     return pd.DataFrame(rows, columns=[*columns, *numbers, 'low', 'high'])
 
 def findings_table(findings):
-    "Return findings as a styled table of six columns with coloured verdicts; long texts are shortened."
+    """Return findings as a styled table of six columns with coloured verdicts; long texts are shortened.
+
+    >>> from calibnb.studies import Claim, decide, findings_table
+    >>> table = findings_table(decide([Claim('ours', 'the ECE is lower', '', [1.2, .8, 1.5, .9, 1.1], sesoi=.5)]))
+    >>> table.data[['claim', 'verdict', 'margin']].iloc[0].tolist()
+    ['the ECE is lower\\nours', 'holds', '+1.1 (0.536 to 1.66, 99 %)']
+    """
     import pandas as pd
     rows = [{'claim': f'{f.claim}\n{f.id or f.kind}', 'verdict': f.verdict, 'margin': short_effect(f.effect),
              'ours': brief(f.ours, 120), 'paper': shorten(f.paper, 240, placeholder=' ...'), # begins with the claim
@@ -60,7 +66,13 @@ def findings_table(findings):
             .set_table_styles([dict(selector='th', props='text-align: left')]))
 
 def count_verdicts(findings)->dict:
-    "Return {'paper: holds': number, ...}, the counts of findings by kind and verdict; claims of papers come first."
+    """Return {'paper: holds': number, ...}, the counts of findings by kind and verdict; claims of papers come first.
+
+    >>> from calibnb.studies import Claim, count_verdicts, decide
+    >>> margins = [1.2, .8, 1.5, .9, 1.1], [3., -2., 1., 5., -3.]
+    >>> count_verdicts(decide([Claim('ours', f'claim {i}', '', m, sesoi=.5) for i, m in enumerate(margins)]))
+    {'ours: holds': 1, 'ours: open': 1}
+    """
     order = {'paper': 0, 'ours': 1, 'identity': 2}
     return dict(Counter(f'{f.kind}: {f.verdict}' for f in sorted(findings, key=lambda f: order[f.kind])))
 
@@ -72,7 +84,13 @@ _IN_WORDS = {  # verdict -> what one claim does, what several claims do
     OPEN: ('is open', 'are open')}
 
 def verdicts_text(findings:list)->str:
-    "Return a sentence with the counts: 'Of 24 claims of the paper, 10 hold, 6 are contradicted here and 8 are open.'"
+    """Return a sentence with the counts: 'Of 24 claims of the paper, 10 hold, 6 are contradicted here and 8 are open.'
+
+    >>> from calibnb.studies import claim_of_paper, decide, verdicts_text
+    >>> margins = dict([('wang-14', [.02, .01, .02, .03, .02]), ('wang-06', [.03, -.02, .01, .05, -.03])])
+    >>> verdicts_text(decide([claim_of_paper(id, '', margin, 'points') for id, margin in margins.items()]))
+    'Of 2 claims of the paper, 1 holds and 1 is open.'
+    """
     counts = Counter(f.verdict for f in findings if f.kind == 'paper')
     n = sum(counts.values())
     if n < 2: return ''.join(f'The claim of the paper {_IN_WORDS[verdict][0]}.' for verdict in counts)

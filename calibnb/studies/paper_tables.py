@@ -60,7 +60,17 @@ class Row:
 # %% ../../nbs/72_studies/08_paper_tables.ipynb #4b2d889f
 @dataclass(frozen=True)
 class MethodTable:
-    "A table of methods by measures, with notes below the table."
+    """A table of methods by measures, with notes below the table.
+
+    >>> from calibnb.studies.paper_tables import Cell, MethodTable, Row
+    >>> rows = [Row('CE', dict(ece=Cell(.042, .004, '')), 5), Row('FL-3', dict(ece=Cell(.031, .003, 'best')), 5)]
+    >>> print(MethodTable('digits, mlp', ['ece'], rows, ['Mean over 5 seeds.']).text())
+    digits, mlp
+      method         ECE %
+      CE       4.20 ± 0.40
+      FL-3    3.10* ± 0.30
+    Mean over 5 seeds.
+    """
     title:str
     columns:list   # names, e.g. ['error', 'ece', 'ece_ts', 'T']
     rows:list      # Rows; the rows of papers follow the row of the method
@@ -243,7 +253,16 @@ def method_tables(
     cited=lambda data, model: (),  # function (data, model) -> numbers of papers, as in `method_table`
     say=print,         # function of a line of text, called for each run that is left out
 )->list[MethodTable]:
-    "Return a table for each data set, network and recipe of the training runs, the largest table first."
+    """Return a table for each data set, network and recipe of the training runs, the largest table first.
+
+    >>> from calibnb.runs import RunConfig, get_run
+    >>> from calibnb.runs.folder import find_trainings
+    >>> from calibnb.studies import method_tables
+    >>> from calibnb.train import Recipe
+    >>> run = get_run(RunConfig(recipe=Recipe.quick(1)), 'runs', progress=False)
+    >>> method_tables(find_trainings('runs'))[0].title
+    'digits, mlp, 1 epoch'
+    """
     groups = group_runs(folders, say)
     return [method_table(group, measure_group(group, columns), columns, baseline, cited(group.data, group.model))
             for group in groups]
@@ -252,7 +271,15 @@ def write_method_tables(
     tables:list,  # MethodTables
     path,         # file whose suffix is .tex, .html, .md or .csv
 )->Path:
-    "Write tables into one file; the suffix determines the format, and an unknown suffix raises ValueError."
+    """Write tables into one file; the suffix determines the format, and an unknown suffix raises ValueError.
+
+    >>> from calibnb.studies import MethodTable, write_method_tables
+    >>> from calibnb.studies.paper_tables import Cell, Row
+    >>> table = MethodTable('digits', ['ece'], [Row('CE', dict(ece=Cell(.042, .004, 'best')), 5)], [])
+    >>> print(write_method_tables([table], 'table.csv').read_text())
+    method,paper,n,ece,ece_sd,table
+    CE,,5,0.042,0.004,digits
+    """
     import pandas as pd
     def csv(): return pd.concat([table.frame().assign(table=table.title) for table in tables]).to_csv(index=False)
     def page():

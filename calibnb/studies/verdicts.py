@@ -29,7 +29,13 @@ _UNITS = {'points': (100., .5), 'nats': (1., .01), '': (1., None)}  # unit -> sc
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    "A claim and its margin; a positive margin supports the claim."
+    """A claim and its margin; a positive margin supports the claim.
+
+    >>> from calibnb.studies import Claim
+    >>> claim = Claim('ours', 'focal loss has the lower ECE', '', [.021, .018, .025, .019, .022], unit='points')
+    >>> claim.smallest, claim.seeds
+    (0.5, 5)
+    """
     kind: str        # one of `KINDS`
     text: str        # the claim
     source: str      # paper, section, and the paper's result
@@ -181,7 +187,13 @@ def decide(
     keep=None,       # function (table, name), e.g. `Experiment.keep`; gets the table of `needs`
     minutes:float=math.nan, # core-minutes of one more seed, for `needs`
 )->list[Finding]:    # in the same order
-    "Decide claims with Holm's correction over each family: the claims of one paper, or our own, on one data set."
+    """Decide claims with Holm's correction over each family: the claims of one paper, or our own, on one data set.
+
+    >>> from calibnb.studies import Claim, decide
+    >>> finding, = decide([Claim('ours', 'lower ECE', '', [.021, .018, .025, .019, .022], unit='points')])
+    >>> finding.verdict, round(finding.effect.value, 2), [round(x, 2) for x in finding.effect.interval]
+    ('holds', 2.1, [1.54, 2.66])
+    """
     claims = [replace(claim, data=claim.data or data) for claim in claims]
     decided = _decide(claims)
     if keep: keep(_table_of_needs(claims, decided, minutes), 'needs', index=False)
@@ -234,7 +246,13 @@ def needs(
     `seed_sd` is the standard deviation over seeds, `test_error` the standard error from the test samples.
 
     `needed` is a number of seeds and test samples, `next` the seeds of the next look, and `power` the probability that
-    this look decides the claim."""
+    this look decides the claim.
+
+    >>> from calibnb.studies import Claim, needs
+    >>> claim = Claim('ours', 'lower ECE', '', [.02, .005, .03, .001, .012], unit='points')
+    >>> needs([claim])[['verdict', 'needed']].iloc[0].tolist()
+    ['open', '20 seeds']
+    """
     claims = [replace(claim, data=claim.data or data) for claim in claims]
     return _table_of_needs(claims, _decide(claims), minutes)
 
@@ -306,14 +324,27 @@ def spread(
     digits:int=2,
     scale=1,       # e.g. 100 for percent
 )->str:
-    "Format mean ± standard deviation; a single number has no standard deviation."
+    """Format mean ± standard deviation; a single number has no standard deviation.
+
+    >>> from calibnb.studies import spread
+    >>> spread([.1, .3], scale=100)
+    '20.00 ± 14.14'
+    """
     values = [scale*float(v) for v in values]
     mean = f'{statistics.fmean(values):.{digits}f}'
     return f'{mean} ± {statistics.stdev(values):.{digits}f}' if len(values) > 1 else mean
 
 # %% ../../nbs/72_studies/03_verdicts.ipynb #d626e47c
 class Pairs:
-    "Measures of several methods over the same seeds."
+    """Measures of several methods over the same seeds.
+
+    >>> from calibnb.studies import Pairs
+    >>> pairs = Pairs({(m, s): dict(ece=ece + .001*s) for m, ece in dict(CE=.04, FL=.03).items() for s in range(5)})
+    >>> pairs.difference('CE', 'FL', 'ece').round(3).tolist()
+    [0.01, 0.01, 0.01, 0.01, 0.01]
+    >>> pairs.text(['CE', 'FL'], 'ece')
+    'CE 4.20 ± 0.16, FL 3.20 ± 0.16'
+    """
     def __init__(self,
         measured:dict,  # (method, seed) -> measure -> number, or (1 + B,) with B resamples of the test samples
     ):
@@ -350,7 +381,15 @@ def calibration_difference(
     suffix:str='',    # end of the measures' names, e.g. '_ts' after temperature scaling
     less_suffix:str|None=None, # suffix for `less`; None: the same as `suffix`
 )->dict:
-    "Return the `Claim` fields margin, also, unit, n_test and floor for a claim about two calibration errors."
+    """Return the `Claim` fields margin, also, unit, n_test and floor for a claim about two calibration errors.
+
+    >>> from calibnb.studies import Claim, Pairs, calibration_difference, decide
+    >>> eces = {('CE', s): .04 + .001*s for s in range(5)} | {('FL', s): .03 + .002*s for s in range(5)}
+    >>> pairs = Pairs({run: dict(ece=ece, floor=.01, n=700) for run, ece in eces.items()})
+    >>> finding, = decide([Claim('ours', 'FL has the lower ECE', '', **calibration_difference(pairs, 'CE', 'FL'))])
+    >>> finding.verdict, round(finding.effect.value, 2)
+    ('holds', 0.8)
+    """
     less_suffix = suffix if less_suffix is None else less_suffix
     known = pairs.measured[more, pairs.seeds[0]]
     differences = {label: pairs.of(more, name + suffix) - pairs.of(less, name + less_suffix)

@@ -69,7 +69,12 @@ def gpu_slots(
     per_gpu:int=1,     # runs that share a GPU if workers is 'auto'
     gpus=None,         # ids; None: the visible GPUs
 )->list[dict]:         # environment variables of each worker
-    "Assign a GPU to each worker."
+    """Assign a GPU to each worker.
+
+    >>> from calibnb.sweep import gpu_slots
+    >>> gpu_slots(3, gpus=[0, 1])
+    [{'CUDA_VISIBLE_DEVICES': '0'}, {'CUDA_VISIBLE_DEVICES': '1'}, {'CUDA_VISIBLE_DEVICES': '0'}]
+    """
     if gpus is None: gpus = _visible_gpus()
     if not gpus: return [{}]*worker_count(workers)
     slots = [dict(CUDA_VISIBLE_DEVICES=str(gpu)) for _ in range(per_gpu) for gpu in gpus]

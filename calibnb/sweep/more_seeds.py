@@ -73,7 +73,12 @@ def minutes_of_a_seed(
     experiment:str,
     root=None,      # folder of all runs; None: `runs_root()`
 )->float:
-    "Return the core-minutes of all finished training runs of a seed, averaged over seeds; nan if there are none."
+    """Return the core-minutes of all finished training runs of a seed, averaged over seeds; nan if there are none.
+
+    >>> from calibnb.sweep import minutes_of_a_seed
+    >>> minutes_of_a_seed('calibratability', 'runs')
+    nan
+    """
     minutes = {}
     for folder in find_runs(root):
         if folder.path.parent.name != experiment or folder.info.get('kind') != 'train': continue
@@ -94,7 +99,12 @@ def until_decided(
     dry_run:bool=False,    # only report the state of the studies
     progress=lambda state: None, # function, called with the StudyState before each look
 ):                     # pandas DataFrame, a row for each study
-    "Run studies at 5, 10 and 20 seeds while more seeds are expected to decide claims; skip finished looks."
+    """Run studies at 5, 10 and 20 seeds while more seeds are expected to decide claims; skip finished looks.
+
+    >>> from calibnb.sweep import until_decided
+    >>> until_decided(['calibratability'], root='runs', dry_run=True)[['study', 'seeds', 'next']].values.tolist()
+    [['calibratability', 0, 5]]
+    """
     import pandas as pd
     root = Path(root or runs_root()).resolve()
     states = [StudyState(_with_seeds(name), params, root) for name in studies]

@@ -116,7 +116,13 @@ def sweep(
     progress:bool=True,        # show the number of ended runs, and a line for each training that runs
     dry_run:bool=False,        # True: only check all jobs and report which jobs are 'to do'
 ):                             # pandas DataFrame, a row for each job: job, run, state, reason, seconds, tries
-    "Make the missing runs in parallel; a failed run is reported and does not stop the others."
+    """Make the missing runs in parallel; a failed run is reported and does not stop the others.
+
+    >>> from calibnb.sweep import sweep
+    >>> table = sweep(dict(preset='quick', grid=dict(loss='ce,focal')), 'runs', dry_run=True)
+    >>> table[['job', 'state']].values.tolist()
+    [['loss=ce', 'to do'], ['loss=focal', 'to do']]
+    """
     import pandas as pd
     jobs, root = _jobs(jobs), Path(root or runs_root()).resolve()
     run_jobs = pick('engine', engine, engines)

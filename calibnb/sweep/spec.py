@@ -34,7 +34,12 @@ def grid_values(
     name:str='grid',    # name of the axis, for error messages
     as_text:bool=False, # True: do not convert text, because a notebook declares the types
 )->list:
-    "Return the values of an axis, read from text as literals; raise ValueError for an empty axis or an invalid range."
+    """Return the values of an axis, read from text as literals; raise ValueError for an empty axis or an invalid range.
+
+    >>> from calibnb.sweep import grid_values
+    >>> grid_values('ce,focal'), grid_values('0:6:2')
+    (['ce', 'focal'], [0, 2, 4])
+    """
     if isinstance(given, (list, tuple)): values = list(given)
     elif bounds := _RANGE.fullmatch(str(given)): values = _range(name, given, *map(int, filter(None, bounds.groups())))
     elif isinstance(given, int):
@@ -54,7 +59,12 @@ def _range(name, given, start, stop, step=1):
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #bb8b6593
 class SweepSpec(Settings):
-    "The settings of many runs, as in the files of `sweeps/`."
+    """The settings of many runs, as in the files of `sweeps/`.
+
+    >>> from calibnb.sweep import SweepSpec
+    >>> SweepSpec(cases=[dict(loss='ce'), dict(loss='focal')], grid=dict(seed='0:2')).settings()
+    [{'loss': 'ce', 'seed': 0}, {'loss': 'ce', 'seed': 1}, {'loss': 'focal', 'seed': 0}, {'loss': 'focal', 'seed': 1}]
+    """
     model_config = ConfigDict(extra='forbid', hide_input_in_errors=True)
     about: str = ''                       # purpose of the sweep
     notebook: str|None = None             # name of an experiment, or path of a notebook; None: training runs
@@ -131,7 +141,13 @@ def _config(settings, preset):
 # %% ../../nbs/85_sweep/01_spec.ipynb #df7e4168
 @dataclass(frozen=True)
 class Job:
-    "A training run, or a notebook with parameters, to carry out."
+    """A training run, or a notebook with parameters, to carry out.
+
+    >>> from calibnb.runs import RunConfig
+    >>> from calibnb.sweep import Job
+    >>> Job('loss=ce', RunConfig(loss='ce')).done('runs')
+    False
+    """
     name:str      # the parameters that distinguish the job from other jobs of the sweep
     config:object # RunConfig, or (path of the notebook, its settings)
     notebook:Notebook|None = field(default=None, compare=False, repr=False) # the notebook at this path, if already read
@@ -157,7 +173,12 @@ class Job:
 def expand(
     spec,  # SweepSpec, or a dict that makes one
 )->list[Job]:
-    "Return the jobs of a sweep; raise ValueError for the first invalid job."
+    """Return the jobs of a sweep; raise ValueError for the first invalid job.
+
+    >>> from calibnb.sweep import expand
+    >>> [job.name for job in expand(dict(grid=dict(loss='ce,focal', seed='0:2')))]
+    ['loss=ce seed=0', 'loss=ce seed=1', 'loss=focal seed=0', 'loss=focal seed=1']
+    """
     spec = spec if isinstance(spec, SweepSpec) else SweepSpec.model_validate(spec)
     wanted = [(distinguishing_parameters(spec, settings), settings) for settings in spec.settings()]
     if spec.notebook in (None, 'train'):

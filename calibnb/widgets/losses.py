@@ -111,7 +111,14 @@ def loss_explorer(
 )->Explorer:
     """Explore loss, weight and gradient factor against the probability of the label, for several losses and strengths.
 
-    Raises ValueError for a loss that is not in the explorer's list, e.g. MMCE, which couples the samples of a batch."""
+    Raises ValueError for a loss that is not in the explorer's list, e.g. MMCE, which couples the samples of a batch.
+
+    >>> from calibnb.widgets import loss_explorer
+    >>> explorer = loss_explorer(['ce', 'focal'])
+    >>> explorer.set(focal=2.)
+    >>> explorer.picture()[1]
+    '...CE 1.00, FL-2 ...'
+    """
     losses = (losses,) if isinstance(losses, str) else tuple(losses)
     for name in losses: pick('loss', name, _uncoupled)
     return _LossView(losses).explorer()

@@ -107,7 +107,16 @@ def reliability_explorer(
 )->Explorer:
     """Explore reliability diagrams, uncalibrated and at any temperature; choose class, number of bins and binning rule.
 
-    Raises TypeError if `preds` or `val` are not Predictions, and ValueError if classes or `names` do not match."""
+    Raises TypeError if `preds` or `val` are not Predictions, and ValueError if classes or `names` do not match.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.widgets import reliability_explorer
+    >>> explorer = reliability_explorer(Predictions([[4., 0.], [4., 0.], [0., 4.]]*20, [0, 1, 1]*20))
+    >>> explorer.set(temperature=2., n_bins=10)
+    >>> png, caption = explorer.picture()
+    >>> caption.split(': ')[0]
+    'predicted class, 10 bins of equal width, n = 60'
+    """
     check_bins(n_bins)
     _check_sets(preds, val, names)
     fitted = 1. if val is None else nll_temperature(val.class_logits, val.target)

@@ -136,7 +136,15 @@ def run_explorer(
 )->Explorer:
     """Explore histories of finished training runs, and reliability diagrams of up to four runs.
 
-    Raises ValueError if there is no finished training run under `root`, or if no run has the column."""
+    Raises ValueError if there is no finished training run under `root`, or if no run has the column.
+
+    >>> from calibnb.runs import RunConfig, get_run
+    >>> from calibnb.train import Recipe
+    >>> from calibnb.widgets import run_explorer
+    >>> run = get_run(RunConfig(recipe=Recipe.quick(1)), 'runs', progress=False)
+    >>> run_explorer('runs').picture()[1]
+    'train_loss at epoch 1: CE s0: ...'
+    """
     trainings = _Trainings(_finished(root))
     pick('column', column, trainings.columns)
     return _RunsView(trainings, column).explorer()

@@ -27,7 +27,12 @@ def simplex_points(
     steps:int,  # steps between two corners
     K:int=4,
 )->Tensor:      # (P, K) float64
-    "Return all probability vectors whose entries are multiples of 1/steps, without exact zeros."
+    """Return all probability vectors whose entries are multiples of 1/steps, without exact zeros.
+
+    >>> from calibnb.widgets import simplex_points
+    >>> simplex_points(2, K=2).round(decimals=3).tolist()
+    [[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]]
+    """
     grid = np.meshgrid(*[np.arange(steps + 1)]*(K - 1), indexing='ij')
     counts = np.stack(grid, -1).reshape(-1, K - 1)
     counts = counts[counts.sum(1) <= steps]
@@ -108,6 +113,12 @@ def simplex_explorer(
     weight:str='BSCE',  # 'focal', 'dual focal', 'BSCE'
     steps:int=12,       # steps along an edge, a multiple of 4
 )->Explorer:
-    "Explore the uncertainty weight u at each prediction for four classes, in a tetrahedron that can be rotated."
+    """Explore the uncertainty weight u at each prediction for four classes, in a tetrahedron that can be rotated.
+
+    >>> from calibnb.widgets import simplex_explorer
+    >>> explorer = simplex_explorer('BSCE', steps=4)
+    >>> explorer.picture()[1]
+    'BSCE, γ = 2: u up to 2; where the label has probability ¼, from 0.75 to 1.12'
+    """
     if steps < 4 or steps % 4: raise ValueError(f'steps: {steps}, want a multiple of 4')
     return _SimplexView(pick('weight', weight, list(_weights)), steps).explorer()

@@ -26,7 +26,7 @@ from calibnb import cli
 from calibnb.cli import command as command_room
 from calibnb.data.downloads import downloads
 from calibnb.models import make_model
-from calibnb.notebooks.execute import _describe_plan
+from calibnb.notebooks.description import _describe_plan
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import RunConfig, get_run
 from calibnb.train import Recipe

@@ -232,6 +232,14 @@ def test_a_room_shows_what_its_code_prints_today(path):
     assert outputs.problem(path, json.loads(path.read_text())) == ""
 
 
+def test_a_styled_table_is_stored_alike_each_time(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT/"docs")
+    import outputs
+    import pandas as pd
+    one, two = (pd.DataFrame(dict(ece=[.1])).style.to_html() for _ in range(2))
+    assert one != two and outputs.with_steady_ids(one) == outputs.with_steady_ids(two) != one
+
+
 def test_every_source_of_the_list_is_cited():
     "Delete its row of nbs/sources.csv, or cite it by its key."
     sys.path.insert(0, str(ROOT/"docs"))
