@@ -1473,6 +1473,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'calibnb.files.tables.contents_of_frame': ( '08_files/tables.html#contents_of_frame',
                                                                                   'calibnb/files/tables.py'),
                                       'calibnb.files.tables.dense_tensor': ('08_files/tables.html#dense_tensor', 'calibnb/files/tables.py'),
+                                      'calibnb.files.tables.holds_probs': ('08_files/tables.html#holds_probs', 'calibnb/files/tables.py'),
                                       'calibnb.files.tables.in_counted_order': ( '08_files/tables.html#in_counted_order',
                                                                                  'calibnb/files/tables.py'),
                                       'calibnb.files.tables.in_order': ('08_files/tables.html#in_order', 'calibnb/files/tables.py'),
