@@ -2301,8 +2301,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                              'calibnb/metrics/recalibration.py'),
                                                'calibnb.metrics.recalibration._pairs': ( '10_metrics/recalibration.html#_pairs',
                                                                                          'calibnb/metrics/recalibration.py'),
-                                               'calibnb.metrics.recalibration._weight': ( '10_metrics/recalibration.html#_weight',
-                                                                                          'calibnb/metrics/recalibration.py'),
                                                'calibnb.metrics.recalibration.calibration_indices': ( '10_metrics/recalibration.html#calibration_indices',
                                                                                                       'calibnb/metrics/recalibration.py'),
                                                'calibnb.metrics.recalibration.calibration_slope': ( '10_metrics/recalibration.html#calibration_slope',

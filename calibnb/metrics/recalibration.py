@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,19 +35,22 @@ def logistic_fit(
 )->tuple[Tensor, Tensor]: # (D,) coefficients, (D, D) covariance
     "Return the coefficients of logistic regression and their covariance, by Newton's method with halved steps."
     weight = torch.ones_like(inputs[:, 0]) if weight is None else weight
-    sign = torch.where(y, 1., -1.).double()
-    def nll(b): return -(weight*torch.nn.functional.logsigmoid(sign*(inputs @ b + offset))).sum()
-    b = torch.zeros_like(inputs[0])
+    # columns of a spline are nearly dependent, so the regression is on orthonormal combinations of them
+    _, sizes, directions = torch.linalg.svd(torch.linalg.qr(inputs)[1])
+    kept = sizes > 1e-12*sizes[0]
+    basis = directions[kept].T/sizes[kept]
+    z, sign = inputs @ basis, torch.where(y, 1., -1.).double()
+    def nll(b): return -(weight*torch.nn.functional.logsigmoid(sign*(z @ b + offset))).sum()
+    def hessian(p): return z.T @ ((weight*p*(1 - p))[:, None]*z)
+    def predicted(b): return (z @ b + offset).sigmoid()
+    b = torch.zeros_like(z[0])
     for _ in range(_STEPS):
-        p = (inputs @ b + offset).sigmoid()
-        gradient = inputs.T @ (weight*(y.double() - p))
-        hessian = inputs.T @ ((weight*p*(1 - p))[:, None]*inputs)
-        step = torch.linalg.lstsq(hessian, gradient[:, None], driver='gelsd').solution[:, 0]
-        before = nll(b)
+        p, before = predicted(b), nll(b)
+        step = torch.linalg.pinv(hessian(p), hermitian=True) @ (z.T @ (weight*(y.double() - p)))
         while not nll(b + step) <= before and step.abs().max() > 1e-12: step = step/2
         b = b + step
-        if step.abs().max() < 1e-10: break
-    return b, torch.linalg.pinv(hessian, hermitian=True)
+        if step.abs().max() < 1e-8: break  # the next one would be of the size of its square
+    return basis @ b, basis @ torch.linalg.pinv(hessian(predicted(b)), hermitian=True) @ basis.T
 
 # %% ../../nbs/10_metrics/06g_recalibration.ipynb #884156b9
 class Coefficient(NamedTuple):
@@ -62,16 +66,18 @@ class Recalibration(NamedTuple):
     in_the_large: Coefficient # intercept with the slope fixed at 1; above 0: probabilities are too low
 
 def _pairs(samples):
-    "Return (N,) confidences and (N,) bool hits on the CPU; raise ValueError unless both outcomes occur."
+    """Return (N,) confidences, (N,) bool hits and weights or None on the CPU, sorted, so their order has no effect.
+
+    Raises ValueError unless both outcomes occur."""
     if not len(samples): raise ValueError('target: no sample is left, all have the label ignore_index or a weight of 0')
     _, hit = samples.pairs
     p, y = samples.probs.amax(1).cpu(), hit.cpu()  # in their own dtype, whose resolution decides what 0 and 1 mean
     if y.all() or not y.any():
         what = f'y = {int(y[0])}' if samples.binary else f'predictions that are {"right" if y[0] else "wrong"}'
         raise ValueError(f'target: only {what}, and a regression needs both outcomes; give more samples')
-    return p, y
-
-def _weight(samples): return None if samples.weight is None else samples.weight.cpu()
+    weight = None if samples.weight is None else samples.weight.cpu()
+    order = torch.from_numpy(np.lexsort([v.numpy() for v in (weight, y, p) if v is not None]))
+    return p[order], y[order], None if weight is None else weight[order]
 
 def calibration_slope(
     probs,                      # (N,), (N, 1) or (N, K) probabilities; a single column is P(y = 1)
@@ -92,8 +98,8 @@ def calibration_slope(
     """
     check_level(level)
     samples = check_samples(probs, target, sample_weight, ignore_index, validate)
-    p, y = _pairs(samples)
-    x, weight, z = log_odds(p), _weight(samples), z_quantile(level)
+    p, y, weight = _pairs(samples)
+    x, z = log_odds(p), z_quantile(level)
     def coefficients(inputs, offset=0.):
         b, cov = logistic_fit(inputs, y, weight, offset)
         error = z*cov.diagonal().clamp_min(0).sqrt()
@@ -153,8 +159,8 @@ def flexible_curve(
     """
     check_level(level)
     samples = check_samples(probs, target, sample_weight, ignore_index, validate)
-    p, y = _pairs(samples)
-    inputs, b, cov = _fit_curve(p, y, _weight(samples), knots)
+    p, y, weight = _pairs(samples)
+    inputs, b, cov = _fit_curve(p, y, weight, knots)
     if at is None: at = torch.linspace(p.min(), p.max(), 101, dtype=torch.float64, device='cpu')
     at = as_tensor(at, 'at').double()
     at_x = inputs(log_odds(at))
@@ -170,10 +176,10 @@ class CalibrationIndices(NamedTuple):
     e_max: float # largest
 
 def _distances(samples, knots):
-    "Return (N,) distances between the probability of each sample and the flexible curve."
-    p, y = _pairs(samples)
-    inputs, b, _ = _fit_curve(p, y, _weight(samples), knots)
-    return ((inputs(log_odds(p)) @ b).sigmoid() - p.double()).abs()
+    "Return (N,) distances between the probability of each sample and the flexible curve, and the weights or None."
+    p, y, weight = _pairs(samples)
+    inputs, b, _ = _fit_curve(p, y, weight, knots)
+    return ((inputs(log_odds(p)) @ b).sigmoid() - p.double()).abs(), weight
 
 def calibration_indices(
     probs, target,           # as in `calibration_slope`
@@ -186,7 +192,7 @@ def calibration_indices(
     >>> round(found.ici, 2), round(found.e90, 2)
     (0.1, 0.2)
     """
-    gap = _distances(check_samples(probs, target), knots)
+    gap, _ = _distances(check_samples(probs, target), knots)
     return CalibrationIndices(gap.mean().item(), gap.quantile(.5).item(), gap.quantile(.9).item(), gap.max().item())
 
 @sample_metric('sample_weight')
@@ -200,4 +206,5 @@ def ici(
     >>> round(ici([.95]*20 + [.05]*20, [1]*15 + [0]*5 + [1]*5 + [0]*15).item(), 2)  # .95 is right in 75 %
     0.2
     """
-    return samples.mean(_distances(samples, knots).to(samples.probs.device))
+    gap, weight = _distances(samples, knots)
+    return gap.mean() if weight is None else weight @ gap/weight.sum()
