@@ -49,6 +49,25 @@ def store(path, outputs):
     return too_large
 
 
+def differing(path, outputs):
+    "Return the stored and the new text of the first cell whose outputs differ from those of the notebook; '' if none."
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code" and not code_of(cell).startswith("#| hide"):
+            new = [small(output) for output in outputs.get(cell["id"], []) if is_kept(output)]
+            if shown(new) != shown(cell["outputs"]):
+                return f"{path.name}: stored {shown(cell['outputs'])!r}, now {shown(new)!r}"
+    return ""
+
+
+def shown(outputs):
+    "Return what a reader sees of outputs: texts, and a hash of each picture."
+    def text(output):
+        data = output.get("data", {"text/plain": output.get("text", "")})
+        picture = data.get("image/png")
+        return sha256(picture.encode()).hexdigest()[:8] if picture else "".join(data.get("text/plain", ""))
+    return "; ".join(map(text, outputs))
+
+
 def problem(path, nb):
     "Return a sentence on an output that is too large or differs from run to run; '' if there is none."
     cells = [(code_of(cell), json.dumps(cell["outputs"])) for cell in nb["cells"] if cell.get("outputs")]

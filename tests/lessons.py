@@ -2,7 +2,8 @@
 
 nbdev decides which cells of a room run. Each room runs in a copy (a fork) of this process, which has imported torch,
 pandas and a shell already, and shares one fork server with the others. A failure shows room, cell and line. With
---store, the rooms whose code changed since their outputs were stored run, and their outputs are stored anew.
+--store, the rooms whose code changed since their outputs were stored run, and their outputs are stored anew; with
+--compare, a room fails if it prints or draws something else than its notebook shows.
 """
 import argparse
 import multiprocessing.forkserver
@@ -41,7 +42,7 @@ def rooms(path):
     return [p for p in found if not (p.parent/".notest").exists() and ".ipynb_checkpoints" not in p.parts]
 
 
-def run(path, skipped, store=False):
+def run(path, skipped, use=None):
     "Run the lessons of a room in this process; return True if they pass, else print where they fail."
     cells, run_all = [], shell.run_all
     def keeping(nb, **options):
@@ -62,14 +63,14 @@ def run(path, skipped, store=False):
     server.ensure_running = server._forkserver.ensure_running = lambda: None  # it runs, and is no child of this process
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # figures with sliders print themselves
     passed, _ = nbdev.test.test_nb(path, skip_flags=skipped, basepath=ROOT)
-    if not passed or not store:
+    if not passed or not use:
         return passed
-    too_large = outputs.store(path, {cell.id: cell.outputs for cell in cells if cell.cell_type == "code"})
-    sys.stderr.write(f"{too_large}\n"*bool(too_large))
-    return not too_large
+    wrong = use(path, {cell.id: cell.outputs for cell in cells if cell.cell_type == "code"})
+    sys.stderr.write(f"{wrong}\n"*bool(wrong))
+    return not wrong
 
 
-def in_copies(paths, skipped, workers, store=False):
+def in_copies(paths, skipped, workers, use=None):
     "Run each room in a copy of this process; yield (path, passed, CPU seconds) when one ends."
     waiting, running = paths[::-1], {}
     while waiting or running:
@@ -77,7 +78,7 @@ def in_copies(paths, skipped, workers, store=False):
             path = waiting.pop()
             pid = os.fork()
             if not pid:
-                passed = run(path, skipped, store)
+                passed = run(path, skipped, use)
                 sys.stderr.flush()
                 os._exit(not passed)
             running[pid] = path
@@ -92,13 +93,16 @@ if __name__ == "__main__":
     flags.add_argument("path", type=lambda text: Path(text).resolve(), nargs="?", default=ROOT/"nbs")
     flags.add_argument("--slow", action="store_true", help="the rooms with a cell that begins with `#| slow`, whole")
     flags.add_argument("--store", action="store_true", help="store the outputs of the rooms whose code changed")
+    flags.add_argument("--compare", action="store_true", help="fail where outputs differ from those that are stored")
     flags.add_argument("--slowest", type=int, default=0, metavar="N", help="show CPU seconds of the N slowest")
     given = flags.parse_args()
     found, skipped, start = rooms(given.path), get_config().tst_flags.split(), time.monotonic()
     if given.slow:
         found, skipped = [path for path in found if "#| slow" in path.read_text(encoding="utf-8")], ["cuda"]
-    if given.store:
+    use = outputs.store if given.store else outputs.differing if given.compare else None
+    if use:
         set_config(display="text")  # the picture of an estimator is 30 kB of CSS
+    if given.store:
         rooms_only = [path for path in found if path.relative_to(ROOT/"nbs").parts[0][0].isdigit()]
         found = [path for path in rooms_only if outputs.is_stale(path)]
     for name in PRELOADED:
@@ -110,7 +114,7 @@ if __name__ == "__main__":
     os.chdir(ROOT/"nbs")
     with tempfile.TemporaryDirectory() as folder:  # what rooms leave behind
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-        ended = sorted(in_copies(found, skipped, len(os.sched_getaffinity(0)), given.store))
+        ended = sorted(in_copies(found, skipped, len(os.sched_getaffinity(0)), use))
     for path, _, seconds in sorted(ended, key=lambda end: -end[2])[:given.slowest]:
         print(f"{seconds:6.2f} s  {path.relative_to(ROOT/'nbs')}")
     failed = [str(path.relative_to(ROOT)) for path, passed, _ in ended if not passed]
