@@ -1,7 +1,9 @@
 """Build the documentation site in _docs/site from notebooks, docstrings and the gallery; `make docs` calls this.
 
-    python docs/make_docs.py            first executes the notebooks that changed since the last build
-    python docs/make_docs.py --as-is    uses the notebooks as committed, without outputs
+    python docs/make_docs.py            first executes the notebooks of nbs/explore that changed since the last build
+    python docs/make_docs.py --as-is    executes nothing
+
+Rooms show the outputs that are stored in them.
 
 mkdocs-material and mkdocs-jupyter make the pages. Search and fonts need no network. The site has the folders of the
 repository, so relative links work in both.
@@ -124,7 +126,7 @@ def gather(run):
         shutil.copy(ROOT/"docs"/name, SOURCE/"docs")
     for picture in (ROOT/"runs"/"gallery").rglob("*.png"):
         shutil.copy(picture, SOURCE/below(picture))
-    contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)} | (executed([*MODULES, *EXPLORE]) if run else {})
+    contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)} | (executed(EXPLORE) if run else {})
     for path, content in contents.items():
         place(path, content)
     for notebook in rooms():

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from ..core.text import html_text
 from .table import UNCALIBRATED, Evaluation
 from ..metrics.corp import corp_decomposition
+from ..metrics.ood import auroc_of_scores
 from ..metrics.recalibration import calibration_indices, calibration_slope
 
 # %% ../../nbs/40_evaluate/06d_slopes.ipynb #2568f94c
 @dataclass(frozen=True)
 class Slopes:
     "Logistic recalibration, distances and parts of scores, for the uncalibrated row and the recommended row."
-    of_row:dict[str, dict] # name of the row -> slope, intercept, in_the_large, distances, brier, nll
+    of_row:dict[str, dict] # name of the row -> slope, intercept, in_the_large, distances, brier, nll, auroc
 
     @classmethod
     def of(cls, found:Evaluation)->'Slopes':
@@ -28,10 +29,12 @@ class Slopes:
         "Return the title of each line with its texts, one for each row of the evaluation."
         def interval(c): return f'{c.estimate:.3f} ({c.low:.3f} to {c.high:.3f})'
         def points(d): return f'{100*d.ici:.2f}, {100*d.e50:.2f}, {100*d.e90:.2f} points'
+        def share(value): return f'{value:.4f}'
         def parts(d): return f'{d.miscalibration:.4f} - {d.discrimination:.4f} + {d.uncertainty:.4f}'
         shown = {'calibration slope': ('slope', interval), 'calibration intercept': ('intercept', interval),
                  'calibration in the large': ('in_the_large', interval), 'ICI, E50, E90': ('distances', points),
-                 'Brier = MCB - DSC + UNC': ('brier', parts), 'NLL = MCB - DSC + UNC': ('nll', parts)}
+                 'Brier = MCB - DSC + UNC': ('brier', parts), 'NLL = MCB - DSC + UNC': ('nll', parts),
+                 'AUROC': ('auroc', share)}
         return {title: [text(numbers[name]) for numbers in self.of_row.values()]
                 for title, (name, text) in shown.items()}
 
@@ -46,13 +49,13 @@ class Slopes:
     def record(self)->dict:
         "Return all numbers as a dictionary for JSON; an infinite number becomes None."
         def finite(values): return {k: v if abs(v) < float('inf') else None for k, v in values.items()}
-        return {row: {name: finite(value._asdict()) for name, value in numbers.items()}
+        return {row: {name: value if name == 'auroc' else finite(value._asdict()) for name, value in numbers.items()}
                 for row, numbers in self.of_row.items()}
 
 def _numbers(scored):
     conf, hit = scored.pairs
-    line = calibration_slope(conf, hit.long())
-    return line._asdict() | dict(distances=calibration_indices(conf, hit.long()),
+    line, auroc = calibration_slope(conf, hit.long()), auroc_of_scores(conf[hit], conf[~hit]).item()
+    return line._asdict() | dict(auroc=auroc, distances=calibration_indices(conf, hit.long()),
                                  **{score: corp_decomposition(conf, hit.long(), score) for score in ('brier', 'nll')})
 
 def slope_section(slopes:Slopes)->str:
@@ -63,5 +66,6 @@ def slope_section(slopes:Slopes)->str:
     return ('<h2>Slope and distances</h2><p>Slope 1 and intercept 0 are right; a slope below 1 says that probabilities '
             'are too extreme. ICI, E50 and E90: mean, median and 90 % quantile of the distance between a probability '
             'and a smooth calibration curve. MCB: miscalibration, DSC: discrimination, UNC: uncertainty, by isotonic '
-            f'regression.</p><div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}'
+            'regression. AUROC: how well the probability ranks; ties that a step map makes lower it.</p>'
+            f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}'
             '</tbody></table></div>')

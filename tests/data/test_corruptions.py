@@ -8,7 +8,7 @@ import torch
 from conftest import vectors, within
 from scipy import ndimage
 
-from calibnb.data import corrupt, data_options, list_corruptions, load_data, register_data, split_arrays
+from calibnb.data import Split, corrupt, data_options, list_corruptions, load_data, register_data, split_arrays
 from calibnb.data import corruptions
 from calibnb.data.corruptions import _KINDS, _blur_along_line, _disc, _elastic_transform, _plasma, _uniform
 from calibnb.runs import RunConfig
@@ -174,6 +174,15 @@ def test_noise_is_the_same_at_each_severity_and_another_with_another_seed():
     one, two = (corrupt(grey, "gaussian_noise", severity) - .5 for severity in (1, 2))
     torch.testing.assert_close(two, 1.5*one)
     assert not corrupt(grey, "gaussian_noise", 1, seed=1).equal(one + .5)
+
+
+def test_a_normalised_split_is_corrupted_between_0_and_1():
+    "A split of floats is taken to [0, 1], corrupted, and taken back."
+    pixels = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    mean, std = .3, .5
+    split = Split((pixels - mean)/std, torch.zeros(4, dtype=torch.int64), scale=((mean,), (std,)))
+    found = corruptions.corrupt_split(split, kind="contrast", severity=2).x
+    torch.testing.assert_close(found*std + mean, corrupt(pixels, "contrast", 2))
 
 
 def test_a_registered_set_is_corrupted_in_a_run():

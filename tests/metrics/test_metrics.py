@@ -523,3 +523,11 @@ def test_metrics_of_logits_with_masked_classes(name):
     masked[1] = -math.inf
     with pytest.raises(ValueError, match="row 1 holds nan or inf, want finite numbers; did training diverge"):
         metric(masked, target)
+
+
+def test_the_interval_of_a_distance_from_the_truth_contains_it():
+    "Of a calibrated model, whose calibration error is 0, and of one whose confidences are .1 too high."
+    truth = torch.linspace(.5, .9, 400, dtype=torch.float64)
+    assert metrics.truth_error(truth, truth).interval == (0., 0.)
+    found = metrics.truth_error(truth + .1, truth)
+    assert found.interval[0] <= .01 + 1e-9 and found.interval[1] >= .01 - 1e-9

@@ -36,6 +36,11 @@ def test_parameters_as_published(name):
     assert n == EXACT.get(name, n)
 
 
+def test_the_small_network_has_32_64_and_128_channels():
+    convolutions, norms = 9*(3*32 + 32*64 + 64*128), 2*(32 + 64 + 128)
+    assert count(make_model("small_cnn", 10, (3, 32, 32))) == convolutions + norms + 128*10 + 10
+
+
 @pytest.mark.parametrize("name", [name for name in list_models() if name not in NOT_FOR_SMALL_IMAGES])
 def test_features_and_head(name):
     "Of images whose size is no power of two."
