@@ -32,6 +32,7 @@ from .apply import add_apply, run_apply
 from .audit import run_audit
 from .audit_options import add_audit
 from .plan import add_plan, run_plan
+from .estimate import add_estimate, run_estimate
 from .predict import add_predict, run_predict
 from .export import add_export, run_export
 from .compare import add_compare, run_compare
@@ -41,6 +42,7 @@ from .workspace import add_lab, add_notebooks, run_lab, run_notebooks
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
 _READ = dict(  # argument that names files to read -> its name on the command line
     file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
+    like='--like',
     old='old', new='new', calibrator='calibrator', network='network', data='data', before='--with',
     experiments='experiment', what='sweep', option='--option', parameters='-p', plugin='--plugin')
 _WRITTEN = dict(  # argument that names files to write
@@ -77,8 +79,9 @@ def _completion(args):
 _COMMANDS = {  # function that adds a command to the parser -> function that runs the command; in the order of --help
     add_run: run_experiments, add_sweep: run_sweep, add_collect: run_collect, add_runs: runs, add_show: run_show,
     add_watch: run_watch,
-    add_audit: run_audit, add_compare: run_compare, add_plan: run_plan, add_apply: run_apply, add_export: run_export,
-    add_predict: run_predict, add_download: run_download, add_list: run_list, add_papers: run_papers,
+    add_audit: run_audit, add_compare: run_compare, add_plan: run_plan, add_estimate: run_estimate,
+    add_apply: run_apply, add_export: run_export, add_predict: run_predict, add_download: run_download,
+    add_list: run_list, add_papers: run_papers,
     add_notebooks: run_notebooks, add_lab: run_lab, _add_completion: _completion,
 }
 

@@ -21,4 +21,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'page': ['write_page'],
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],
     'plan': ['LabelsNeeded', 'labels_needed'],
+    'estimate': ['ExpectedAccuracy', 'expected_accuracy'],
 })

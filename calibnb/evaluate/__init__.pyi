@@ -28,3 +28,5 @@ from .shifted import Shifted as Shifted
 from .shifted import ShiftResult as ShiftResult
 from .plan import LabelsNeeded as LabelsNeeded
 from .plan import labels_needed as labels_needed
+from .estimate import ExpectedAccuracy as ExpectedAccuracy
+from .estimate import expected_accuracy as expected_accuracy

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.options import pick
 from .intervals import check_level
-from .samples import check_samples
+from .samples import check_samples, refuse_empty
 
 # %% ../../nbs/10_metrics/06h_corp.ipynb #edf4e7c5
 _PLACES = 10_000  # distinct probabilities of the band; more are rounded, which changes it less than the draws do
@@ -38,7 +38,7 @@ def _isotonic(points):
 def _arrays(probs, target, sample_weight, ignore_index, validate):
     "Return confidences, hits and weights of the samples as float64 arrays."
     samples = check_samples(probs, target, sample_weight, ignore_index, validate)
-    if not len(samples): raise ValueError('target: no sample is left, all have the label ignore_index or a weight of 0')
+    refuse_empty(samples)
     p, y = (v.double().cpu().numpy() for v in samples.pairs)
     return p, y, np.ones_like(p) if samples.weight is None else samples.weight.cpu().numpy()
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.checks import as_tensor, edge_tolerance, reaches
 from .bins import tie_starts
-from .samples import check_samples
+from .samples import check_samples, refuse_empty
 
 # %% ../../nbs/10_metrics/06f_decisions.ipynb #fc654c5c
 def _column(probs, target, sample_weight=None, ignore_index=None, validate=True):
@@ -25,7 +25,7 @@ def _column(probs, target, sample_weight=None, ignore_index=None, validate=True)
     if K > 2:
         raise ValueError(f'probs: {K} classes, want P(y = 1) or two classes; for class k against all others, '
                          'give probs[:, k] and target == k')
-    if not len(samples): raise ValueError('target: no sample is left, all have the label ignore_index or a weight of 0')
+    refuse_empty(samples)
     weight = torch.ones_like(samples.target, dtype=torch.float64) if samples.weight is None else samples.weight
     return samples.probs[:, -1], samples.target == 1, weight
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.checks import as_tensor
 from .intervals import check_level, z_quantile
-from .samples import Samples, check_samples, sample_metric
+from .samples import Samples, check_samples, refuse_empty, sample_metric
 
 # %% ../../nbs/10_metrics/06g_recalibration.ipynb #a8a26efb
 _STEPS = 100  # of Newton's method; a dozen is usual
@@ -69,7 +69,7 @@ def _pairs(samples):
     """Return (N,) confidences, (N,) bool hits and weights or None on the CPU, sorted, so their order has no effect.
 
     Raises ValueError unless both outcomes occur."""
-    if not len(samples): raise ValueError('target: no sample is left, all have the label ignore_index or a weight of 0')
+    refuse_empty(samples)
     _, hit = samples.pairs
     p, y = samples.probs.amax(1).cpu(), hit.cpu()  # in their own dtype, whose resolution decides what 0 and 1 mean
     if y.all() or not y.any():
@@ -92,9 +92,9 @@ def calibration_slope(
     Raises ValueError if only one outcome occurs.
 
     >>> from calibnb.metrics import calibration_slope
-    >>> line = calibration_slope([.9, .8, .7, .6, .4, .3, .2, .1], [1, 1, 0, 1, 0, 1, 0, 0])
+    >>> line = calibration_slope([.9, .8, .7, .6, .4, .3, .2, .1], [1, 1, 1, 1, 0, 1, 0, 0])
     >>> round(line.slope.estimate, 2), round(line.in_the_large.estimate, 2)
-    (1.07, 0.0)
+    (2.41, 0.72)
     """
     check_level(level)
     samples = check_samples(probs, target, sample_weight, ignore_index, validate)

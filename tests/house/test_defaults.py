@@ -721,7 +721,7 @@ ELSEWHERE = {
     "streaming": {HELPERS: "SumMetric MeanMetric"},
     "smoothing": {HELPERS: "cosine_means_on_grid"},
     "rare": {},
-    "samples": {HELPERS: "checked_weight sample_metric"},
+    "samples": {HELPERS: "checked_weight refuse_empty sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
     "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins"},
