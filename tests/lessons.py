@@ -102,9 +102,9 @@ if __name__ == "__main__":
     use = outputs.store if given.store else outputs.differing if given.compare else None
     if use:
         set_config(display="text")  # the picture of an estimator is 30 kB of CSS
+        found = [path for path in found if path.relative_to(ROOT/"nbs").parts[0][0].isdigit()]
     if given.store:
-        rooms_only = [path for path in found if path.relative_to(ROOT/"nbs").parts[0][0].isdigit()]
-        found = [path for path in rooms_only if outputs.is_stale(path)]
+        found = list(filter(outputs.is_stale, found))
     for name in PRELOADED:
         import_module(name)
     fork_server(engines._PRELOAD)
