@@ -119,8 +119,8 @@ def test_a_table_of_runs_does_not_wait_for_torch(ends, line):
 
 
 @pytest.mark.parametrize("typed, offered", [
-    ("calibnb ''", "run sweep collect runs show watch audit compare plan estimate apply export predict download list papers "
-                   "notebooks lab completion"),
+    ("calibnb ''", "run sweep collect runs show watch audit compare plan estimate apply export predict download list "
+                   "papers notebooks lab completion"),
     ("calibnb a", "audit apply"),
     ("calibnb audit --v", "--val --val-target"),
     ("calibnb sweep x --engine ''", "processes ray slurm"),
