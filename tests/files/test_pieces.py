@@ -8,7 +8,7 @@ import pytest
 
 from calibnb import cli
 from calibnb.files import read_pieces, write_pieces
-from calibnb.files.stored import random_rows
+from calibnb.files.stored import StoredArray, random_rows
 from calibnb.files.tables import ColumnNames, read_predictions
 from calibnb.posthoc import TemperatureScaling
 
@@ -140,3 +140,12 @@ def test_options_that_pieces_do_not_take(line, message, capsys):
     TemperatureScaling().fit(LOGITS, TARGET).save("t.safetensors")
     assert cli.main(line.split()) == 2
     assert message in (said := capsys.readouterr().err) and said.count("\n") == 1
+
+
+def test_an_array_without_its_last_row_ends_early():
+    np.save("a.npy", LOGITS)
+    whole = Path("a.npy").read_bytes()
+    assert len(StoredArray("a.npy")) == 3000
+    Path("a.npy").write_bytes(whole[:-1])
+    with pytest.raises(ValueError, match="ends early: it has 2,999 of 3,000 rows"):
+        StoredArray("a.npy")
