@@ -40,8 +40,7 @@ def store(path, outputs):
     nb = json.loads(path.read_text(encoding="utf-8"))
     for cell in nb["cells"]:
         if cell["cell_type"] == "code":
-            hidden = code_of(cell).startswith("#| hide")
-            cell["outputs"] = [] if hidden else [small(o) for o in outputs.get(cell["id"], []) if is_kept(o)]
+            cell["outputs"] = kept(cell, outputs)
     nb["metadata"].setdefault("calibnb", {})["outputs_of"] = stamp(nb)
     too_large = problem(path, nb)
     if not too_large:
@@ -49,13 +48,19 @@ def store(path, outputs):
     return too_large
 
 
+def kept(cell, outputs):
+    "Return what is stored of the outputs of a cell; nothing of a hidden one."
+    hidden = code_of(cell).startswith("#| hide")
+    return [] if hidden else [small(output) for output in outputs.get(cell["id"], []) if is_kept(output)]
+
+
 def differing(path, outputs):
     "Return the stored and the new text of the first cell whose outputs differ from those of the notebook; '' if none."
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code" and not code_of(cell).startswith("#| hide"):
-            new = [small(output) for output in outputs.get(cell["id"], []) if is_kept(output)]
-            if shown(new) != shown(cell["outputs"]):
-                return f"{path.name}: stored {shown(cell['outputs'])!r}, now {shown(new)!r}"
+        if cell["cell_type"] == "code":
+            new = shown(kept(cell, outputs))
+            if new != shown(cell["outputs"]):
+                return f"{path.name}: stored {shown(cell['outputs'])!r}, now {new!r}"
     return ""
 
 

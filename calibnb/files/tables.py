@@ -731,6 +731,7 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
     return contents, scores if scores.is_floating_point() else scores.double(), header
 
 _SUM_ERROR = .02  # of rows that are rounded to two decimals
+_TRIED = 100_000  # rows that say what a huge file holds; `check_probs` sees all rows that are used
 
 def holds_probs(
     path,
@@ -739,7 +740,7 @@ def holds_probs(
     "Return True if the scores in a file are rows of two or more numbers in [0, 1] that all sum to 1."
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        try: scores = _read_scores(path, 'probs', replace(names, groups=()))[1]
+        try: scores = _read_scores(path, 'probs', replace(names, groups=(), rows=_TRIED))[1]
         except ValueError: return False
     if scores.ndim < 2 or scores.shape[1] < 2 or scores.isnan().any(): return False
     return bool(((scores >= 0) & (scores <= 1)).all() and ((scores.sum(1) - 1).abs() <= _SUM_ERROR).all())

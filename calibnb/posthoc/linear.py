@@ -337,8 +337,8 @@ def tempered_logits(
     T = start_temperature(logits, target, weight)
     if T_BOUNDS[0] < T < T_BOUNDS[1]: return z, T
     def spread(i): return torch.linalg.vector_norm(z - z.mean(i, keepdim=True), dtype=torch.float64).item()
-    nearly_constant = spread(0) < _CONSTANT*spread(1)
-    return z, min(max(T, T_BOUNDS[0]), T_BOUNDS[1]) if nearly_constant else T
+    constant = spread(0) < _CONSTANT*spread(1)
+    return z, min(max(T, T_BOUNDS[0]), T_BOUNDS[1]) if constant else T
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #a01269c1
 _FIRM_PENALTY = 1e-7  # large compared with the rounding error of a gradient in float32
