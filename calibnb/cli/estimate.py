@@ -8,7 +8,8 @@ __all__ = ['add_estimate', 'run_estimate']
 # %% ../../nbs/90_cli/03f_estimate.ipynb #0ef9df0e
 import json
 
-from .flags import add_columns, add_kind, check_exists, column_names, kind_of, noting
+from .apply import columns_of, settle_kind
+from .flags import add_columns, add_kind, check_exists, column_names, kind_given, kind_of, noting
 
 # %% ../../nbs/90_cli/03f_estimate.ipynb #c939b0c5
 def add_estimate(commands):
@@ -24,27 +25,37 @@ def add_estimate(commands):
     estimate.add_argument('--json', action='store_true', help='print the estimate as JSON')
     return estimate
 
+def _calibrator(args):
+    "Return the calibrator of --calibrator, which must take scores of the kind of the file; None without one."
+    from calibnb.posthoc import Calibrator
+    if not args.calibrator: return None
+    calibrator = Calibrator.load(args.calibrator)
+    if calibrator.columns_: raise ValueError(f'--calibrator: {args.calibrator} is multilabel, want one label a sample')
+    settle_kind(calibrator, args)
+    return calibrator
+
 def run_estimate(args):
     "Carry out `calibnb estimate`; exit code 0, or 2 if the samples do not look like the labelled ones."
     if args.confidence: raise ValueError('--confidence: the mean of stated confidences is the estimate; want --probs')
     for name, path in ('file', args.file), ('--like', args.like): check_exists(path, name)
-    from calibnb.core import Predictions, class_probs
+    if args.calibrator: check_exists(args.calibrator, '--calibrator')
+    from calibnb.core import Predictions, class_logits
     from calibnb.evaluate.estimate import expected_accuracy
     from calibnb.files.tables import column_order, read_columns, read_predictions
-    from calibnb.posthoc import Calibrator
     from calibnb.posthoc.problems import problem_of
-    kind, columns = kind_of(args), column_names(args)
+    calibrator, columns = _calibrator(args), column_names(args)
+    kind = kind_given(args) if calibrator else kind_of(args)
     with noting():
-        labelled = read_predictions(args.like, kind, names=columns)
+        labelled = read_predictions(args.like, kind, calibrator and kind == 'probs' and calibrator.eps_ or None,
+                                    names=columns)
+        if calibrator: labelled = labelled.ordered(calibrator.class_names_)
         read = read_columns(args.file, kind, labelled.eps or 0., columns=columns)
-    logits = read.logits[:, column_order(read.header, labelled.classes)]
-    if args.calibrator:
-        calibrator = Calibrator.load(args.calibrator)
-        problem = problem_of(calibrator)
-        def probs_of(z): return class_probs(problem.calibrated(calibrator.inputs_.in_columns(z)))
-    else:
-        def probs_of(z): return class_probs(z.double().sigmoid() if z.shape[1] == 1 else z.double().softmax(1))
-    known = Predictions.from_probs(probs_of(labelled.logits), labelled.target)
-    found = expected_accuracy(probs_of(logits), known)
+    order = (columns_of(read.header, calibrator, args.file) if calibrator
+             else column_order(read.header, labelled.classes))
+    def probs_of(logits):
+        if calibrator: return problem_of(calibrator).calibrated(calibrator.inputs_.in_columns(logits))
+        return class_logits(logits).double().softmax(1)
+    found = expected_accuracy(probs_of(read.logits[:, order]),
+                              Predictions.from_probs(probs_of(labelled.logits), labelled.target))
     print(json.dumps(found.record(), indent=1) if args.json else found.text(), file=args.stdout)
     return 0 if found.trustworthy else 2

@@ -34,20 +34,24 @@ class ExpectedAccuracy:
     @property
     def trustworthy(self)->bool:
         "False if confidences or predicted classes differ beyond chance."
-        return min(self.p_confidence, self.p_classes) >= _LEVEL/2
+        return not self.differing
+
+    @property
+    def differing(self)->dict[str, float]:
+        "What differs between the two kinds of samples beyond chance, with its p-value."
+        tested = {'confidences': self.p_confidence, 'predicted classes': self.p_classes}
+        return {name: p for name, p in tested.items() if p < _LEVEL/2}
 
     def text(self)->str:
         "Return the answer in two or three lines."
         low, high = (f'{100*end:.1f}' for end in self.interval)
         lines = [f'Expected accuracy: {100*self.accuracy:.1f} % ({low} to {high} %) on {self.n:,} samples without '
                  f'labels; {100*self.labelled_accuracy:.1f} % on the {self.n_labelled:,} labelled ones.']
-        differ = {'confidences': self.p_confidence, 'predicted classes': self.p_classes}
-        differ = {name: p for name, p in differ.items() if p < _LEVEL/2}
-        if not differ:
+        if not self.differing:
             return '\n'.join([*lines, 'Confidences and predicted classes look like those of the labelled samples.'])
-        what = ' and '.join(f'{name} ({p_text(p)})' for name, p in differ.items())
+        what = ' and '.join(f'{name} ({p_text(p)})' for name, p in self.differing.items())
         lines.append(f'Not trustworthy under this shift: the {what} differ from those of the labelled samples.')
-        if 'predicted classes' in differ:
+        if 'predicted classes' in self.differing:
             lines.append('If only the shares of the classes changed, calibnb apply --estimate-prevalence corrects the '
                          'probabilities.')
         return '\n'.join(lines)

@@ -48,3 +48,14 @@ def test_columns_are_matched_by_name(capsys):
     np.savetxt("new.csv", 2*LOGITS[1000:][:, [2, 0, 1]], delimiter=",", header="owl,cat,dog", comments="")
     assert cli.main(["estimate", "new.csv", "--like", "test.csv", "--logits"]) == 0
     assert "look like those of the labelled samples" in capsys.readouterr().out
+
+
+def test_a_calibrator_of_logits_takes_no_probabilities(capsys):
+    "As in `calibnb apply`; each file would be calibrated by a map for other scores."
+    assert cli.main(["audit", "test.npz", "--calibrator", "temperature", "--to", "audit"]) == 0
+    probs = np.exp(LOGITS)/np.exp(LOGITS).sum(1, keepdims=True)
+    np.savez("test.npz", probs=probs[:1000], target=TARGET[:1000])
+    np.savez("new.npz", probs=probs[1000:])
+    capsys.readouterr()
+    assert cli.main(["estimate", "new.npz", "--like", "test.npz", "--calibrator", "audit/calibrator.safetensors"]) == 2
+    assert "was fitted on logits; give a file of logits" in capsys.readouterr().err
