@@ -19,6 +19,7 @@ from ..metrics.intervals import rate_variance, z_quantile
 
 # %% ../../nbs/40_evaluate/15_estimate.ipynb #dc635859
 _LEVEL = .01  # of the two tests together
+_ROUNDING = 1e-6  # of confidences, in float32
 
 @dataclass(frozen=True)
 class ExpectedAccuracy:
@@ -93,9 +94,12 @@ def expected_accuracy(
 def _count(values): return torch.tensor([len(values)], dtype=torch.float64, device='cpu')
 
 def _p_of_confidences(new:Tensor, known:Tensor)->float:
-    "Return the p-value of Kolmogorov and Smirnov's test."
+    "Return the p-value of Kolmogorov and Smirnov's test; confidences that differ by rounding are tied."
     from scipy.stats import ks_2samp
-    return float(ks_2samp(new.numpy(), known.numpy(), method='asymp').pvalue)
+    values, order = torch.cat([new, known]).sort()
+    ranks = torch.empty_like(order)
+    ranks[order] = (values.diff(prepend=values[:1]) > _ROUNDING).cumsum(0)
+    return float(ks_2samp(*(part.numpy() for part in ranks.split([len(new), len(known)])), method='asymp').pvalue)
 
 def _p_of_classes(new, known)->float:
     "Return the p-value of a chi-squared test of the predicted classes; classes that nobody predicts are left out."
