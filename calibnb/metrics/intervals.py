@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_level', 'check_metric', 'z_quantile', 'check_resamples', 'resamples', 'percentiles', 'Resamples',
-           'norm_interval', 'rate_variance', 'gap_interval', 'class_interval', 'squared_interval',
-           'proportion_interval', 'consistent_errors', 'monte_carlo_p', 'calibration_in_the_large_p', 'holm']
+           'proportion_interval', 'norm_interval', 'rate_variance', 'gap_errors', 'gap_interval', 'class_interval',
+           'squared_interval', 'consistent_errors', 'monte_carlo_p', 'calibration_in_the_large_p', 'holm']
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5e63a380
 import math
@@ -152,6 +152,23 @@ def _all_poisson_counts(n_boot, seed):
     "Return the table of (_N_DRAWS, n_boot) Poisson counts, the same for every repetition of a study."
     return np.random.default_rng(seed).poisson(1., (_N_DRAWS, n_boot)).astype(np.uint8)
 
+# %% ../../nbs/10_metrics/03_intervals.ipynb #9e9b072e
+def proportion_interval(
+    hits:Tensor,   # (M,) successes
+    count:Tensor,  # (M,) trials
+    level:float=.95,
+)->tuple[Tensor, Tensor]: # lower and upper ends, nan where there are no trials
+    "Return exact Clopper-Pearson intervals of proportions [Clopper 1934]."
+    from scipy.special import betaincinv  # the quantile of a beta distribution
+    check_level(level)
+    k, n, tail = hits.double().numpy(), count.double().numpy(), (1 - level)/2
+    lo = torch.from_numpy(betaincinv(k, n - k + 1, tail))
+    hi = torch.from_numpy(betaincinv(k + 1, n - k, 1 - tail))
+    lo[hits == 0] = 0.
+    hi[hits == count] = 1.
+    none = count == 0
+    return lo.masked_fill(none, math.nan), hi.masked_fill(none, math.nan)
+
 # %% ../../nbs/10_metrics/03_intervals.ipynb #f1f1f869
 def norm_interval(
     gap:Tensor,      # (M,) estimated gaps
@@ -163,21 +180,24 @@ def norm_interval(
     null_noise=None, # simulated errors where the true gap is 0; None: as `noise`
     sign:int=0,      # 1: only positive gaps count; -1: only negative gaps; 0: both
     spread:float=1., # factor of the standard deviation of the sum: above 1 if errors of gaps come together
+    rise=None,       # (M,) how far each |gap| may exceed its estimate, for independent gaps; None: from `noise`
 )->tuple[float, float]: # lower and upper end
     "Return an interval of sum(weight*|gap|); the lower end counts gaps below the threshold of [Donoho 1994] as noise."
     check_level(level)
     tail = (1 - level)/2
     def norm(g): return ((sign*g).clamp_min(0) if sign else g.abs()) @ weight
+    signed = torch.stack([weight, torch.where(gap < 0, -weight, weight)], 1)
     threshold = math.sqrt(2*math.log(2*many))*error
     real = torch.where(gap.abs() > threshold, gap, 0.)
     chunks = [noise] if isinstance(noise, Tensor) else noise
     def sparse_noise(draws, null): return draws if null is None else torch.where(real == 0, null, draws)
     pairs = zip(chunks, repeat(None) if null_noise is None else null_noise)
-    norms = [(norm(real + sparse_noise(draws, null)), norm(gap + draws)) for draws, null in pairs]
-    sparse, dense = (torch.cat(values) for values in zip(*norms))  # if small gaps are noise; if all gaps are real
-    def quantile(norms, share): return norms.mean() + spread*(norms.quantile(share) - norms.mean())
-    lower = norm(gap) - (quantile(sparse, 1 - tail) - norm(real))
-    upper = norm(gap) + dense.mean() - quantile(dense, tail)
+    sums = [(norm(real + sparse_noise(draws, null)), draws.to(weight.dtype) @ signed) for draws, null in pairs]
+    sparse, errors = (torch.cat(values) for values in zip(*sums))  # if small gaps are noise; if all gaps are real
+    largest = sparse.mean() + spread*(sparse.quantile(1 - tail) - sparse.mean())
+    lower = norm(gap) - (largest - norm(real))
+    largest_error = errors.quantile(1 - tail, dim=0).max() if rise is None else (weight*rise).norm()
+    upper = norm(gap) + spread*largest_error
     return lower.clamp_min(0).item(), upper.clamp_max(1).item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c6d422d
@@ -201,6 +221,21 @@ def rate_variance(
     share = (hits + 2)/(count + 4)
     return share*(1 - share)/count
 
+def gap_errors(
+    gap:Tensor,   # (M,) rate of hits minus confidence of each bin
+    hits:Tensor,  # (M,) hits
+    count:Tensor, # (M,) number of samples, at least 1
+    level:float=.95,
+    sign:int=0,   # as in `norm_interval`
+)->tuple[Tensor, Tensor]: # (M,) how far each |gap| may lie above and below its estimate
+    "Return the distances of each |gap| to the ends that the exact interval of its rate gives."
+    low, high = proportion_interval(hits, count, level)
+    more, less = high - hits/count, hits/count - low
+    above, below = gap + more, less - gap  # the largest gap, and the largest gap of the other sign
+    largest = torch.maximum(above, below) if sign == 0 else above if sign == 1 else below
+    now = (sign*gap).clamp_min(0) if sign else gap.abs()
+    return (largest - now).clamp_min(0), torch.where(gap > 0, less, more)
+
 def gap_interval(
     gap:Tensor,      # (M,) accuracy minus confidence of each bin; nan where empty
     acc:Tensor,      # (M,) accuracy
@@ -216,8 +251,9 @@ def gap_interval(
     full = count > 0
     gap, acc, count, weight = gap[full], acc[full], count[full].double(), weight[full]
     error = rate_variance(acc*count, count).sqrt()
-    noise = _normal_noise(error, draws, seed)
-    return norm_interval(gap, noise, error, weight, len(gap), level, sign=sign)
+    rise, fall = gap_errors(gap, acc*count, count, level, sign)
+    noise = _normal_noise(fall/z_quantile(level), draws, seed)
+    return norm_interval(gap, noise, error, weight, len(gap), level, sign=sign, rise=rise)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #ae560189
 _NORMAL_VARIANCE = 9  # at this variance and above, normal numbers replace binomial numbers for speed
@@ -248,14 +284,15 @@ def class_interval(
     # variance of the hits of a calibrated bin: for equal probabilities, and the exact sum of p(1 - p)
     binomial, variance = number*expected*(1 - expected), (confs - squares).clamp_min(0)
     std_ratio = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
-    error = rate_variance(hits, number).sqrt()
-    noise = _normal_noise(error, draws, seed)
+    error, gap = rate_variance(hits, number).sqrt(), (hits - confs)/number
+    rise, fall = gap_errors(gap, hits, number, level)
+    noise = _normal_noise(fall/z_quantile(level), draws, seed)
     null_noise = _binomial_noise(number, expected, std_ratio, draws, seed)
     largest_error = torch.maximum(error, variance.sqrt()/number)
-    gap, weight = (hits - confs)/number, number/number.sum()
+    weight = number/number.sum()
     paired = 0. if mirrored else ((variance/(1 + variance)).sum()/variance.sum().clamp_min(1e-300)).item()
     spread = math.sqrt(1 + paired)
-    return norm_interval(gap, noise, largest_error, weight, len(number), level, null_noise, spread=spread)
+    return norm_interval(gap, noise, largest_error, weight, len(number), level, null_noise, spread=spread, rise=rise)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c79a258
 def squared_interval(
@@ -278,23 +315,6 @@ def squared_interval(
     by_pairs = (2*weight.square()*spread.square()/(n*(n - 1).clamp_min(1))).sum()
     half_width = z_quantile(level)*(by_sample + by_pairs).sqrt()
     return (value - half_width).clamp_min(0).sqrt().item(), (value + half_width).clamp_min(0).sqrt().item()
-
-# %% ../../nbs/10_metrics/03_intervals.ipynb #9e9b072e
-def proportion_interval(
-    hits:Tensor,   # (M,) successes
-    count:Tensor,  # (M,) trials
-    level:float=.95,
-)->tuple[Tensor, Tensor]: # lower and upper ends, nan where there are no trials
-    "Return exact Clopper-Pearson intervals of proportions [Clopper 1934]."
-    from scipy.special import betaincinv  # the quantile of a beta distribution
-    check_level(level)
-    k, n, tail = hits.double().numpy(), count.double().numpy(), (1 - level)/2
-    lo = torch.from_numpy(betaincinv(k, n - k + 1, tail))
-    hi = torch.from_numpy(betaincinv(k + 1, n - k, 1 - tail))
-    lo[hits == 0] = 0.
-    hi[hits == count] = 1.
-    none = count == 0
-    return lo.masked_fill(none, math.nan), hi.masked_fill(none, math.nan)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #d054ae8a
 def consistent_errors(
