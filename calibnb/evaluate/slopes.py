@@ -6,15 +6,18 @@
 __all__ = ['Slopes', 'slope_section']
 
 # %% ../../nbs/40_evaluate/06d_slopes.ipynb #e34f77c5
+import math
 from dataclasses import dataclass
 
 from ..core.text import html_text
 from .table import UNCALIBRATED, Evaluation
 from ..metrics.corp import corp_decomposition
 from ..metrics.ood import auroc_of_scores
-from ..metrics.recalibration import calibration_indices, calibration_slope
+from ..metrics.recalibration import Coefficient, calibration_indices, calibration_slope
 
 # %% ../../nbs/40_evaluate/06d_slopes.ipynb #2568f94c
+_UNKNOWN = Coefficient(math.nan, math.nan, math.nan)
+
 @dataclass(frozen=True)
 class Slopes:
     "Logistic recalibration, distances and parts of scores, for the uncalibrated row and the recommended row."
@@ -23,11 +26,14 @@ class Slopes:
     @classmethod
     def of(cls, found:Evaluation)->'Slopes':
         "Compute them from the samples of an evaluation; raise ValueError if only one outcome occurs."
-        return cls({row: _numbers(found.scored[row]) for row in dict.fromkeys([UNCALIBRATED, found.recommended])})
+        rows = {row: _numbers(found.scored[row]) for row in dict.fromkeys([UNCALIBRATED, found.recommended])}
+        if math.isnan(rows[UNCALIBRATED]['slope'].estimate):  # one score: after cross-fitting, only folds differ
+            for numbers in rows.values(): numbers |= dict.fromkeys(('slope', 'intercept'), _UNKNOWN) | dict(auroc=.5)
+        return cls(rows)
 
     def rows(self)->dict[str, list[str]]:
         "Return the title of each line with its texts, one for each row of the evaluation."
-        def interval(c): return f'{c.estimate:.3f} ({c.low:.3f} to {c.high:.3f})'
+        def interval(c): return '–' if math.isnan(c.estimate) else f'{c.estimate:.3f} ({c.low:.3f} to {c.high:.3f})'
         def points(d): return f'{100*d.ici:.2f}, {100*d.e50:.2f}, {100*d.e90:.2f} points'
         def share(value): return f'{value:.4f}'
         def parts(d): return f'{d.miscalibration:.4f} - {d.discrimination:.4f} + {d.uncertainty:.4f}'
@@ -35,8 +41,10 @@ class Slopes:
                  'calibration in the large': ('in_the_large', interval), 'ICI, E50, E90': ('distances', points),
                  'Brier = MCB - DSC + UNC': ('brier', parts), 'NLL = MCB - DSC + UNC': ('nll', parts),
                  'AUROC': ('auroc', share)}
-        return {title: [text(numbers[name]) for numbers in self.of_row.values()]
-                for title, (name, text) in shown.items()}
+        lines = {title: [text(numbers[name]) for numbers in self.of_row.values()]
+                 for title, (name, text) in shown.items()}
+        left_out = [numbers['left_out'] for numbers in self.of_row.values()]
+        return lines | ({'probabilities of 0 or 1, without slope': list(map(str, left_out))} if any(left_out) else {})
 
     def text(self)->str:
         "Return one line for each measure, with a column before and a column after calibration."
@@ -49,7 +57,7 @@ class Slopes:
     def record(self)->dict:
         "Return all numbers as a dictionary for JSON; an infinite number becomes None."
         def finite(values): return {k: v if abs(v) < float('inf') else None for k, v in values.items()}
-        return {row: {name: value if name == 'auroc' else finite(value._asdict()) for name, value in numbers.items()}
+        return {row: {name: finite(value._asdict()) if hasattr(value, '_asdict') else value for name, value in numbers.items()}
                 for row, numbers in self.of_row.items()}
 
 def _numbers(scored):
