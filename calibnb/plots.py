@@ -347,7 +347,8 @@ def interval_dots(
     ax.grid(axis='y', visible=False)
 
 # %% ../nbs/35_plots.ipynb #0c204f94
-_verdicts = {'holds': green, 'holds, smaller than matters': green, 'contradicted here': vermillion, 'equivalent': blue}
+_verdicts = {'holds': green, 'holds, smaller than matters': green, 'contradicted here': vermillion,
+             'contradicted here, smaller than matters': vermillion, 'equivalent': blue}
 
 _DATA_MARKERS = 'o', 's', '^', 'v', 'P', 'X'
 

@@ -14,7 +14,9 @@ from calibnb.core.text import html_text, markdown_text
 from calibnb.notebooks.experiment import save_with_palette
 from calibnb.notebooks.pages import markdown_table, open_png, png_outputs
 from calibnb.studies.claims import MIXED, count_sentence, joint_verdict, paper_claims, read_verdicts
-from calibnb.studies.findings import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
+from calibnb.studies.findings import (
+    CANNOT, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
+)
 from calibnb.studies.papers import figure_index, full_text, panel_text, paper_numbers, paper_table, quick_text
 
 
@@ -198,7 +200,8 @@ def _place(directory, rows, outputs, shown)->list[str]:
 def _sentences(text)->str: return ' '.join(map(_sentence, re.split(r'(?<![. ])\. ', text)))  # not at '..'
 
 
-_MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', EQUIVALENT: '=', OPEN: '?', MIXED: '◐', WRONG: '×'}
+_MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', CONTRADICTED_BUT_SMALL: '◦', EQUIVALENT: '=', OPEN: '?',
+            MIXED: '◐', WRONG: '×', CANNOT: '–'}
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:

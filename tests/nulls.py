@@ -4,9 +4,11 @@ from unittest.mock import patch
 import numpy as np
 
 from calibnb.evaluate import Resamples, Scored, resampled_measures
-from calibnb.studies import CONTRADICTED, HOLDS, HOLDS_BUT_SMALL, Claim, Pairs, decide, differences
+from calibnb.studies import (
+    CONTRADICTED, CONTRADICTED_BUT_SMALL, HOLDS, HOLDS_BUT_SMALL, Claim, Pairs, decide, differences,
+)
 
-DECIDED = HOLDS, HOLDS_BUT_SMALL, CONTRADICTED
+DECIDED = HOLDS, HOLDS_BUT_SMALL, CONTRADICTED, CONTRADICTED_BUT_SMALL
 STUDIES = 400
 
 
@@ -51,9 +53,9 @@ NULLS = {  # name -> (study, probability of a false verdict)
     "one claim": (lambda rng: claims(one_claim(rng)), .01),
     "seeds alone": (lambda rng: claims(rng.standard_normal(5)), .01),
     "little noise of seeds": (lambda rng: claims(one_claim(rng, seed_noise=.1, response=.1)), .01),
-    "looks at 5, 10 and 20 seeds": (lambda rng: claims(one_claim(rng, seeds=20)), .05),
+    "looks at 5, 10, 20 and 40 seeds": (lambda rng: claims(one_claim(rng, seeds=40)), .05),
     "ten claims": (ten_claims, .01),
-    "ten of ours, three looks": (lambda rng: claims(*(one_claim(rng, seeds=20) for _ in range(10)), kind="ours"), .05),
+    "ten of ours, four looks": (lambda rng: claims(*(one_claim(rng, seeds=40) for _ in range(10)), kind="ours"), .05),
     "best of twelve": (best_of_twelve, .01),
 }
 

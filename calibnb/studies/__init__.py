@@ -10,7 +10,8 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'findings': [
-        'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT', 'OPEN', 'findings_table', 'count_verdicts',
+        'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'CONTRADICTED_BUT_SMALL', 'WRONG', 'EQUIVALENT', 'OPEN', 'CANNOT',
+        'findings_table', 'count_verdicts',
         'verdicts_text'
     ],
     'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'needs'],

@@ -2,9 +2,11 @@
 from .findings import HOLDS as HOLDS
 from .findings import HOLDS_BUT_SMALL as HOLDS_BUT_SMALL
 from .findings import CONTRADICTED as CONTRADICTED
+from .findings import CONTRADICTED_BUT_SMALL as CONTRADICTED_BUT_SMALL
 from .findings import WRONG as WRONG
 from .findings import EQUIVALENT as EQUIVALENT
 from .findings import OPEN as OPEN
+from .findings import CANNOT as CANNOT
 from .findings import findings_table as findings_table
 from .findings import count_verdicts as count_verdicts
 from .findings import verdicts_text as verdicts_text

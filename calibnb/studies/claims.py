@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ..core.options import pick
 from ..core.text import enumerated
-from .findings import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
+from .findings import (
+    CANNOT, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG)
 from .papers import find_paper, read_rows
 from .verdicts import Claim
 
@@ -132,8 +133,8 @@ def joint_verdict(
 )->str:       # one verdict
     "Return `MIXED` if a claim holds and is also contradicted or wrong; otherwise the verdict that is first in `order`."
     verdicts = set(verdicts)
-    if verdicts & {HOLDS, HOLDS_BUT_SMALL} and verdicts & {CONTRADICTED, WRONG}: return MIXED
-    order = HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, EQUIVALENT  # the claim is open if none occurs
+    if verdicts & {HOLDS, HOLDS_BUT_SMALL} and verdicts & {CONTRADICTED, CONTRADICTED_BUT_SMALL, WRONG}: return MIXED
+    order = (HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, OPEN, CANNOT)
     return next((v for v in order if v in verdicts), OPEN)
 
 def count_sentence(
@@ -143,7 +144,8 @@ def count_sentence(
     of_papers = ([v['verdict'] for v in each if v['kind'] == 'paper'] for each in verdicts.values())
     tested = Counter(joint_verdict(each) for each in of_papers if each)
     words = {HOLDS: 'hold', HOLDS_BUT_SMALL: 'hold by less than matters', MIXED: 'hold on some data only',
-             CONTRADICTED: 'are contradicted', EQUIVALENT: 'compare equivalent methods', OPEN: 'are open'}
+             CONTRADICTED: 'are contradicted', CONTRADICTED_BUT_SMALL: 'are contradicted by less than matters',
+             EQUIVALENT: 'compare equivalent methods', OPEN: 'are open', CANNOT: 'cannot be asked at this budget'}
     parts = [f'{tested[verdict]} {said}' for verdict, said in words.items() if tested[verdict]]
     return (f'Of {len(paper_claims(kind="empirical"))} empirical claims of the five papers, {sum(tested.values())} are '
             f'tested, each counted once over all data: {enumerated(parts)}.')

@@ -43,11 +43,15 @@ class Difference:
         return math.hypot(self.seed_error, self.test_error)
 
     @property
+    def is_constant(self)->bool:
+        "True if the differences of all seeds are equal, and so is their mean on every resample of the test samples."
+        return self.error <= 1e-12*abs(self.value)
+    @property
     def p(self)->float:
-        "The two-sided p-value of no difference; without any error, 2^(1 - S), as in a sign test of S equal signs."
+        "The two-sided p-value of no difference; 0 if all differences are equal and not 0."
         if not math.isfinite(self.error): return math.nan
         if self.value == 0: return 1.
-        if self.error <= 1e-12*abs(self.value): return 2.**(1 - self.seeds)
+        if self.is_constant: return 0.
         return two_errors_p(self.value, self.seed_error, self.test_error, self.seeds - 1)
 
     def half_width(self,

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..core.content import content_hash, note_input
 from ..evaluate.measures import Scored
 from ..losses.modules import loss_options
-from ..posthoc import make_calibrator
+from ..posthoc import TemperatureScaling, make_calibrator
 from ..runs.comparison import choose_coefficient
 from ..runs.run import Run
 from .compact import Compact, pack_sets, read_rows, unpack_sets, write_rows
@@ -90,13 +90,15 @@ def chosen_coefficients(
 
 # %% ../../nbs/72_studies/10_study_table.ipynb #3e0900a2
 def _fitted(name, val):
+    calibrator = TemperatureScaling.reference() if name == 'temperature_ece' else make_calibrator(name)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # a temperature at its bound is visible in the stored T
-        return make_calibrator(name).fit(val.logits, val.target)
+        return calibrator.fit(val.logits, val.target)
 
 def run_rows(
     run:Run,
-    calibrators=(),  # names of calibrators to fit on the validation samples
+    calibrators=(),  # names of calibrators to fit on validation samples; temperature_ece: lowest ECE on a grid, as
+                     # Mukhoti 2020 and Lin 2025 fit the temperature
     **more,          # entries to add to each summary
 )->list[tuple]:
     "Return (summary, Compact) of a run, uncalibrated and after each calibrator."
@@ -105,7 +107,7 @@ def run_rows(
     settings = {k: v for k, v in summary.items() if k not in _CURVES}  # the first row has the curves
     for name in calibrators:
         calibrator = _fitted(name, val)
-        fitted = dict(T=round(calibrator.temperature_, 4)) if name == 'temperature' else {}
+        fitted = dict(T=round(calibrator.temperature_, 4)) if name.startswith('temperature') else {}
         rows.append((settings | fitted | dict(calibrator=name), Compact.of(Scored.of(test, calibrator))))
     return rows
 

@@ -17,12 +17,13 @@ from ..core.options import pick
 from ..metrics.intervals import holm
 from ..runs.folder import Effect, Finding
 from .differences import Difference
-from .findings import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
+from .findings import (
+    CANNOT, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG)
 
 # %% ../../nbs/72_studies/03_verdicts.ipynb #48c3d901
 KINDS = {'paper': 'an empirical claim of a paper', 'ours': 'an observation of this package',
          'identity': 'a statement that algebra or arithmetic decides: it holds, or it is wrong as printed'}
-LOOKS = {5: .01, 10: .015, 20: .025}  # number of seeds -> level of the tests on the first seeds
+LOOKS = {5: .01, 10: .0125, 20: .0125, 40: .015}  # number of seeds -> level of the tests on the first seeds
 LEAST_SEEDS = min(LOOKS)  # with fewer seeds a claim is open
 _ALPHA = sum(LOOKS.values())  # level of a claim about one set of predictions, which has one look
 _UNITS = {'points': (100., .5), 'nats': (1., .01), '': (1., None)}  # unit -> scale, smallest effect of interest
@@ -51,6 +52,8 @@ class Claim:
     floor: float|None = None # noise floor of the calibration error, as a fraction
     id: str = ''     # id of the paper's claim in `nbs/claims.csv`, see `07a_claims`; '' if no paper makes the claim
     data: str = ''   # data set on which the claim is tested; '': `data` of `decide`
+    some: bool = False # True: the claim holds if any of its named margins does, and no other margin contradicts it
+    cannot: str = '' # why this budget cannot test the claim, e.g. because a learned loss has hardly moved; '': it can
 
     def __post_init__(self):
         pick('kind', self.kind, KINDS)
@@ -95,6 +98,15 @@ def _deciding_rival(differences):
     name = min(better, key=lambda name: (factors[name]*p[name], p[name]))  # adjusted p-values are often equal
     return name, min(factors[name]*p[name], 1.), factors[name]
 
+def _deciding_instance(differences):
+    "Return the instance that best shows a claim about some of the methods, its p-value, and Holm's factor in it."
+    p = {name: 1. if difference.value <= 0 else difference.p for name, difference in differences.items()}
+    for name in p:
+        if math.isnan(p[name]): return name, math.nan, 1.
+    factors = dict(zip(p, _holm_factors(list(p.values()))))
+    name = min(p, key=lambda name: (factors[name]*p[name], p[name], -differences[name].value))
+    return name, min(factors[name]*p[name], 1.), factors[name]
+
 def _nearest_rival(differences):
     "Return the rival with the smallest margin."
     return min(differences, key=lambda name: differences[name].value)
@@ -114,17 +126,22 @@ class _Look:
     @classmethod
     def of(cls, claim, seeds, alpha):
         differences = {rival: Difference.of(rows[:, :seeds]) for rival, rows in claim.margins.items()}
-        return cls(claim, seeds, alpha, differences, *_deciding_rival(differences))
+        deciding = _deciding_instance if claim.some else _deciding_rival
+        return cls(claim, seeds, alpha, differences, *deciding(differences))
 
     @property
     def worst(self)->Difference:
-        "The smallest margin over all rivals."
-        return self.differences[_nearest_rival(self.differences)]
+        "The smallest margin over all rivals; of a claim about some methods, the margin that decides."
+        return self.differences[self.rival if self.claim.some else _nearest_rival(self.differences)]
+    @property
+    def is_constant(self)->bool:
+        "True if the smallest margin is the same in each seed, so that only its size can decide."
+        return self.worst.is_constant
 
     def shown_rival(self, verdict):
         "Return the rival whose margin a finding shows: if open or contradicted, the deciding rival, else the nearest."
-        is_deciding = verdict in (OPEN, CONTRADICTED) and not math.isnan(self.p)
-        return self.rival if is_deciding else _nearest_rival(self.differences)
+        is_deciding = verdict in (OPEN, CONTRADICTED, CONTRADICTED_BUT_SMALL) and not math.isnan(self.p)
+        return self.rival if is_deciding or self.claim.some else _nearest_rival(self.differences)
 
     def is_within(self, level)->bool:
         "Return True if all intervals lie between minus and plus the smallest effect of interest."
@@ -132,24 +149,34 @@ class _Look:
         return all(abs(d.value) < smallest and abs(d.value) + d.half_width(level) <= smallest
                    for d in self.differences.values())
 
+    def is_above_minus_smallest(self)->bool:
+        "Return True if no rival is better by the smallest effect of interest: all 95 % intervals lie above minus this."
+        return all(d.value - d.half_width(.95) >= -self.claim.smallest for d in self.differences.values())
+
     def verdict(self,
         p_adjusted, # p of the look, adjusted for the claims of the family
     ):
         "Return the verdict, as in the table above."
-        if p_adjusted < self.alpha and self.worst.value < 0: return CONTRADICTED
-        if p_adjusted < self.alpha: return HOLDS_BUT_SMALL if self.is_within(.95) else HOLDS
-        return EQUIVALENT if self.is_within(.9) else OPEN
+        if self.claim.some:
+            if not p_adjusted < self.alpha: return OPEN
+            return HOLDS_BUT_SMALL if self.worst.half_width(.95) + self.worst.value <= self.claim.smallest else HOLDS
+        is_tested = p_adjusted < self.alpha and not (self.is_constant and self.is_within(.9))
+        if not is_tested: return EQUIVALENT if self.is_within(.9) else OPEN
+        if self.worst.value < 0: return CONTRADICTED_BUT_SMALL if self.is_above_minus_smallest() else CONTRADICTED
+        return HOLDS_BUT_SMALL if self.is_within(.95) else HOLDS
 
 # %% ../../nbs/72_studies/03_verdicts.ipynb #0d4f8a7b
 def _note(look, verdict):
     "Return remarks: the rivals, too few seeds, the interval behind the verdict, other measures with the opposite sign."
     claim, worst = look.claim, look.worst
     rival, shown = _nearest_rival(look.differences), look.shown_rival(verdict)
-    notes = [f'the smallest margin is against {rival}'] if rival else []
-    if look.rival != rival: notes.append(f'{"p is" if shown == rival else "margin and p are"} against {look.rival}')
-    if verdict == HOLDS_BUT_SMALL:  # the p-value decides the sign, and this interval the size
-        half_width = worst.half_width(.95)
-        notes.append(f'95 % interval {worst.value - half_width:+.2g} to {worst.value + half_width:+.2g}')
+    if claim.some: notes = [f'by {look.rival}']
+    else: notes = [f'the smallest margin is against {rival}'] if rival else []
+    if look.rival != rival and not claim.some: notes.append(f'{"p is" if shown == rival else "margin and p are"} against {look.rival}')
+    if verdict in (HOLDS_BUT_SMALL, CONTRADICTED_BUT_SMALL):  # the p-value decides the sign, and this interval the size
+        sized = look.differences[shown]
+        half_width = sized.half_width(.95)
+        notes.append(f'95 % interval {sized.value - half_width:+.2g} to {sized.value + half_width:+.2g}')
     if claim.by_sample: return '; '.join(notes)
     count = '1 seed' if look.seeds == 1 else f'{look.seeds} seeds'
     if look.seeds < LEAST_SEEDS: notes.append(f'n = {count}, want {LEAST_SEEDS}')
@@ -175,6 +202,14 @@ def _tested_finding(look, factor, verdict):
         n_test=n_test, floor=None if claim.floor is None else claim.floor*_UNITS[claim.unit][0],
         alpha=look.alpha, note=_note(look, verdict), **known)
     return _finding(claim, verdict, effect)
+
+def _untested_finding(claim):
+    "Return the finding of a claim that this budget cannot test: the margin without a test, and the reason."
+    seeds = 1 if claim.by_sample else claim.seeds
+    value = float(min(rows[0].mean() for rows in claim.margins.values()))
+    effect = Effect(value=value if math.isfinite(value) else None, unit=claim.unit, sesoi=claim.smallest, seeds=seeds,
+                    n_test=claim.seeds if claim.by_sample else claim.n_test, note=claim.cannot)
+    return _finding(claim, CANNOT, effect)
 
 def _finding(claim, verdict, effect=None):
     return Finding(kind=claim.kind, id=claim.id, data=claim.data, claim=claim.text, decided_by=claim.decided_by,
@@ -204,6 +239,7 @@ def _decide(claims):
     families, found = {}, {}
     for claim in claims:
         if claim.kind == 'identity': found[id(claim)] = _finding(claim, _verdict_on_identity(claim))
+        elif claim.cannot: found[id(claim)] = _untested_finding(claim)
         else: families.setdefault(_family(claim), []).append(claim)
     for family in families.values(): found |= _decide_family(family)
     return [found[id(claim)] for claim in claims]
@@ -259,7 +295,8 @@ def needs(
 def _table_of_needs(claims, decided, minutes):
     "Return the table of `needs`; `decided` has the finding of each claim."
     import pandas as pd
-    tested = [(claim, finding) for claim, finding in zip(claims, decided) if claim.kind != 'identity']
+    tested = [(claim, finding) for claim, finding in zip(claims, decided)
+              if claim.kind != 'identity' and not claim.cannot]
     still_open = Counter(_family(claim) for claim, finding in tested if finding.verdict == OPEN)
     rows = [_row_of_needs(claim, finding, max(still_open[_family(claim)], 1), minutes) for claim, finding in tested]
     return pd.DataFrame(rows, columns=_COLUMNS)
@@ -308,7 +345,7 @@ def _needed(difference, claim, n_open):
     return None
 
 def _needed_text(needed, claim):
-    "Format the result of `_needed`: '10 seeds', or '20 seeds with 31,000 test samples'."
+    "Format the result of `_needed`: '10 seeds', or '40 seeds with 31,000 test samples'."
     if needed is None and claim.seeds < 2: return 'unknown: a variance needs two seeds'
     if needed is None: return f'more than {max(LOOKS)} seeds'
     seeds, factor = needed

@@ -14,8 +14,8 @@ STUDY, SETTINGS = "nll_overfitting", dict(smoke=True, n_seeds=2, epochs=5, gamma
 MINIMISER = "unless the true probability is 0, 1/2 or 1, the minimiser"
 
 
-def of(root, loss, data="ambiguous_digits", **options):
-    return with_loss(root, STUDY, loss, data, **options)
+def of(root, loss, data="ambiguous_digits", decay=5e-4, **options):
+    return [r for r in with_loss(root, STUDY, loss, data, **options) if r.config.recipe.weight_decay == decay]
 
 
 def fifths(run, column):
@@ -112,6 +112,17 @@ def test_margins_are_of_the_histories(root, study):
     assert margin(study, "after one epoch the last weights are larger") in map(approx, parts)
 
 
+def test_the_weight_decay_is_the_only_change_of_its_runs(root, study):
+    by_decay = [of(root, "ce", decay=decay) for decay in (0., 5e-4, 5e-3)]
+    norms = [np.mean([r.history["weight_norm"][-1] for r in runs]) for runs in by_decay]
+    parts = [(less - more)/.1 for less, more in zip(norms, norms[1:])]
+    parts += [(eces(less).mean() - eces(more).mean())/.005 for less, more in zip(by_decay, by_decay[1:])]
+    found = finding(study, "with CE, more weight decay")
+    assert found.id == "mukhoti-09" and found.effect.value in map(pytest.approx, parts)
+    usual, none = (runs[0].config.model_dump(exclude={"recipe", "recorders"}) for runs in (by_decay[1], by_decay[0]))
+    assert usual == none
+
+
 def test_what_the_paper_says_and_what_it_does_not(study):
     lower = finding(study, "FL-3 ends with a lower ECE")
     assert lower.id == "mukhoti-25" and "Numbers: 1.48 vs 4.35" in lower.paper
@@ -132,6 +143,6 @@ def test_one_repetition_with_known_probabilities_and_another_minimiser(root):
 
 def test_the_full_setting_can_be_planned():
     configs = plan(STUDY)
-    assert len(configs) == (4 + 3)*5 and {(c.model, c.recipe.epochs) for c in configs} == {("resnet50", 350)}
+    assert len(configs) == (4 + 3 + 2)*5 and {(c.model, c.recipe.epochs) for c in configs} == {("resnet50", 350)}
     with pytest.raises(ValueError, match="smoke: True belongs to the quick setting"):
         plan(STUDY, smoke=True)

@@ -68,7 +68,7 @@ def test_margins_are_held_out(root, study):
     assert margin(study, "all probabilities help") == pytest.approx(squared - focal)
     brier = held_out(root, lambda lp, powers: bsce_weight(lp, *powers), distance_to, GAMMAS_AND_BETAS).mean()
     assert margin(study, "Brier tracks the error better than focal") == pytest.approx(brier - focal)
-    assert margin(study, "the correlation of all three weights") in map(pytest.approx, (focal, dual, brier))
+    assert margin(study, "all three weights correlate") in map(pytest.approx, (focal, dual, brier))
     order = finding(study, "Brier tracks the true calibration error better than dual focal, and dual focal better")
     assert (order.id, order.data) == ("lin-28", "Gaussians") and "Numbers: 0.664, 0.638, 0.550" in order.paper
 
@@ -78,7 +78,7 @@ def test_a_weight_that_is_large_where_the_error_is_small_is_noticed(root, study)
     source, settings = "def bsce_weight(*args, of=bsce_weight): return -of(*args)", dict(n_seeds=1, distance="top")
     folder = run_here(STUDY, source, SETTINGS | settings, root)["experiment"].folder
     assert finding(folder, "the best Brier weight is at least").verdict == CONTRADICTED
-    for start in ("the correlation of all three weights", "Brier tracks the error better than focal",
+    for start in ("all three weights correlate", "Brier tracks the error better than focal",
                   "all probabilities help"):
         assert margin(folder, start) < 0
     dual, focal, squared = (held_out(root, weight, distance_of_prediction)[0] for weight in (
