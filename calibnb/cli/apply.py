@@ -104,7 +104,7 @@ def _check_apply(args)->Path:
         raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .parquet, .pt '
                          'or .safetensors')
     check_file('--out', out)
-    if out.suffix.lower() == '.parquet': require('pyarrow', 'tables')
+    if out.suffix.lower() == '.parquet': require('pyarrow')
     if Path(args.calibrator).is_dir():
         raise ValueError(f'calibrator: {args.calibrator} is a folder, want its file calibrator.safetensors')
     if not Path(args.calibrator).is_file():

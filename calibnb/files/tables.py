@@ -20,7 +20,6 @@ import warnings
 import zipfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from io import BytesIO
 from os.path import commonprefix
 from pathlib import Path
@@ -35,7 +34,7 @@ from torch import Tensor
 from ..core.atomic import atomic_write
 from ..core.checks import ABOVE_ONE, OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.content import content_hash, note_input
-from ..core.options import pick
+from ..core.options import pick, require
 from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
 from calibnb.core.reading import (
     NeedsOptions, are_several_files, brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
@@ -258,13 +257,10 @@ def _answer_of_lm_eval(sample):
             raise ValueError(f'{where} has neither `acc` nor a number as `target`') from None
     return 1/np.exp(scores - scores[chosen]).sum(), int(correct)
 
-def _require_pyarrow():
-    if not find_spec('pyarrow'): raise ValueError('pyarrow is not installed; pip install pyarrow, or give a .csv file')
-
 def _read_columnar(path, names=ColumnNames()):
     "Read a parquet or feather file."
     import pandas as pd
-    _require_pyarrow()
+    require('pyarrow')
     frame = (pd.read_parquet if path.suffix.lower() == '.parquet' else pd.read_feather)(path)
     _check_distinct([str(name).strip() for name in frame])
     return contents_of_frame(frame, 'row {}'.format, names)
@@ -646,13 +642,8 @@ def _names_in(path):
     if suffix.startswith('.csv'):
         import pandas as pd
         return [*pd.read_csv(path, nrows=0)]
-    if suffix in ('.parquet', '.feather'): _require_pyarrow()
-    if suffix == '.parquet':
-        from pyarrow.parquet import read_schema
-        return read_schema(path).names
-    if suffix == '.feather':
-        from pyarrow.feather import read_table
-        return read_table(path).column_names
+    if suffix == '.parquet': return require('pyarrow.parquet').read_schema(path).names
+    if suffix == '.feather': return require('pyarrow.feather').read_table(path).column_names
     if suffix.startswith('.jsonl'):
         return [*next(_json_objects(path))[1]]
     return [*_read_pt(path).arrays] if suffix in ('.pt', '.pth') else []

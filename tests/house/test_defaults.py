@@ -775,7 +775,7 @@ ELSEWHERE = {
                       "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
-                      "bind_options require seed_everything seeded deterministic flush_denormals "
+                      "bind_options not_installed require seed_everything seeded deterministic flush_denormals "
                       "pick_device in_threads "
                       "autocast naming_target atomic_write atomic_folder unchecked_log_probs",
              "names, their origins and where they are imported from":
