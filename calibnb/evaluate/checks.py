@@ -281,8 +281,7 @@ def _two_columns(found, preds, val):
 def positive_bins(found):
     "Return the bins of P(y = 1) for predictions with two columns."
     given = found.scored[UNCALIBRATED]
-    one = torch.where(given.pred == 1, given.conf, 1 - given.conf)
-    return width_bins(one, given.target == 1, given.n_bins)
+    return width_bins(given.p_of_one, given.target == 1, given.n_bins)
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #17671822
 _OF_PROBABILITIES = 'CNB001', 'CNB003', 'CNB004', 'CNB005'  # checks that need only labels and probabilities

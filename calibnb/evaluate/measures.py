@@ -173,6 +173,11 @@ class Scored(BinnedConfidences):
         "(N,) confidences and (N,) bool hits of the top label; for binary predictions P(y = 1) and y == 1."
         return (self.one, self.target == 1) if self.binary else (self.conf, self.hit)
     @property
+    def p_of_one(self):
+        "(N,) P(y = 1) of one or two columns, rounded because 1 - .8 is less than .2 in floating point."
+        if self.binary: return self.one
+        return torch.where(self.pred == 1, self.conf, (1 - self.conf).round(decimals=12))
+    @property
     def num_classes(self):
         "The number K of classes."
         return self.classes.shape[1]

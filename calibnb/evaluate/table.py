@@ -415,7 +415,7 @@ def _permuted_accuracy(halves):
 
 def _swapped_classes(scored):
     "Return [warning] if the labels of two classes, or correct and wrong answers, seem to be swapped; else []."
-    p = scored.one if scored.binary else torch.where(scored.pred == 1, scored.conf, 1 - scored.conf)
+    p = scored.p_of_one
     ones, zeros = p[scored.target == 1], p[scored.target == 0]
     if not len(ones) or not len(zeros): return []
     auroc, error = auroc_of_scores(ones, zeros).item(), math.sqrt((len(p) + 1)/(12*len(ones)*len(zeros)))
