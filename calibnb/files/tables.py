@@ -8,7 +8,8 @@ __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS
            'contents_of_frame', 'like_labels_among', 'advice', 'CsvPlaces', 'unused_columns', 'check_table',
            'class_ids', 'label_in_name', 'binary_names', 'column_order', 'read_file', 'named_kind', 'names_among',
            'score_name', 'holds_probs', 'check_not_probs', 'read_predictions', 'class_targets', 'read_sets', 'in_order',
-           'ReadColumns', 'read_columns', 'to_logits', 'label_words', 'table_of', 'write_npz', 'write_probs']
+           'ReadColumns', 'read_columns', 'ordered_scores', 'to_logits', 'label_words', 'table_of', 'write_npz',
+           'write_probs']
 
 # %% ../../nbs/08_files/02_tables.ipynb #dead0ccb
 import csv
@@ -915,18 +916,19 @@ def in_order(
 # %% ../../nbs/08_files/02_tables.ipynb #7140d26c
 class ReadColumns(NamedTuple):
     "The contents of a file with or without labels."
-    logits: Tensor        # (N, K) or (N, 1)
+    logits: Tensor        # (N, K) or (N, 1), with columns in the order of the fit
     target: Tensor|None   # (N,) labels; None unless the file has one label column that can be read as classes
-    header: list          # names of the columns; '' for each column without a name
+    header: list          # names of the columns in the order of the file; '' for each column without a name
     words: tuple          # names of the classes, to write labels as words; () to write numbers
+    order: Tensor         # (K,) int64: the column of the file from which each column of `logits` comes
     kept: dict = {}       # the columns in `ColumnNames.groups`: name -> (N,) values
 
 def read_columns(
     path,      # a file in one of the formats above
     kind:str,  # content of the file: 'logits', 'probs' or 'confidence'
     eps:float|list[float]=0., # weight that replaces zeros, see `core.log_probs`; a list has a weight for each
-                              # of several multilabel columns
-    names=(),  # names of the classes in the fit; the second name is the label with y = 1 of a single column
+                              # of several multilabel columns, in the order of the fit
+    names=(),  # names of the classes in the order of the fit; the second is the label with y = 1 of a single column
     columns:ColumnNames=ColumnNames(),
 )->ReadColumns:
     "Read the logits, the labels if the file has labels, and the names; raise a one-line ValueError for wrong logits."
@@ -939,11 +941,16 @@ def _read_columns_once(path, kind, eps, names, columns):
         found = names_among(contents, (plain_name(columns.target),) if columns.target else TARGET_NAMES)
         given = np.asarray(contents.arrays[found[0]]) if len(found) == 1 else None
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
-        if len(names) > 2: column_order(header, names)  # a missing class is named before sums are checked
+        scores, order = ordered_scores(scores, header, names)  # a missing class is named before sums are checked
         ids = None if given is None else _bool_ids(given, header)
         labels = None if ids is None else _optional_labels(ids, found[0], contents.columns or (), pos_label)
         words = label_words(None if labels is None else given, header, names)
-        return ReadColumns(to_logits(scores, kind, eps), labels, header, words, contents.groups)
+        return ReadColumns(to_logits(scores, kind, eps), labels, header, words, order, contents.groups)
+
+def ordered_scores(scores, header, names):
+    "Return scores with the columns in the order of the names, and the (K,) column of the file of each."
+    order = torch.tensor(column_order(header, names), device='cpu')
+    return (scores[:, order] if len(order) > 1 else scores), order
 
 def to_logits(scores, kind, eps):
     "Return logits; if `eps` is a list, the columns are multilabel, with one weight each."
