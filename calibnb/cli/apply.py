@@ -127,14 +127,14 @@ def settle_kind(calibrator, args):
     """Fill in the kind of scores: of a flag, else of the names in the file, else of the samples of the fit.
 
     Raise ValueError if the calibrator was fitted on logits and the file holds probabilities, or the reverse."""
-    said = f'--{kind_given(args)}:' if args.logits or args.probs or args.confidence else f'file: {args.file}'
+    is_flag = args.logits or args.probs or args.confidence
     if not args.confidence: setattr(args, kind_in(args) or calibrator.input_, True)
     if calibrator.input_ == ('logits' if args.logits else 'probs'): return
     if args.logits: fitted_on, advice = 'probabilities', 'give a file of probabilities, with --probs'
     else:
         fitted_on = 'logits'
         advice = 'give a file of logits, with --logits, or audit probabilities to fit another calibrator'
-    if said.startswith('file'): said += f' holds {kind_given(args)}, but'
+    said = f'--{kind_given(args)}:' if is_flag else f'file: {args.file} holds {kind_given(args)}, but'
     raise ValueError(f'{said} {args.calibrator} was fitted on {fitted_on}; {advice}')
 
 def _read_calibrator(args):

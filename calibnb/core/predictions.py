@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['class_probs', 'class_logits', 'log_probs', 'unchecked_log_probs', 'uniform_weight', 'first_argmax', 'exp_',
-           'top_probability', 'check_class_names', 'quote_names', 'class_order', 'impossible_labels_text', 'form_text',
-           'Predictions', 'row_hashes', 'random_order']
+           'top_probability', 'check_class_names', 'quote_names', 'class_order', 'ImpossibleLabels',
+           'impossible_labels_text', 'form_text', 'Predictions', 'row_hashes', 'random_order']
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
@@ -223,6 +223,9 @@ def _binary_from_multiclass(names, k):
     rest = [*names[:k], *names[k + 1:]]
     return (rest[0] if len(rest) == 1 else '', names[k])
 
+class ImpossibleLabels(UserWarning):
+    "Labels have probability 0."
+
 def impossible_labels_text(
     zeros,        # number of labels with probability 0, or of answers that contradict a confidence of 0 or 1
     n,            # number of samples
@@ -328,7 +331,7 @@ class Predictions:
         if eps is None: eps = uniform_weight(probs, target, kind == 'confidence') if zeros else 0.
         impossible = (columns.gather(1, target[:, None]) == 0).sum().item()
         text = impossible_labels_text(impossible, len(target), eps, kind == 'confidence')
-        if impossible: warnings.warn(text, stacklevel=3)
+        if impossible: warnings.warn(text, ImpossibleLabels, stacklevel=3)
         given = None
         if probs.shape[1] == 1: given = probs.clamp_max(1)
         elif eps or zeros: given = probs/probs.sum(1, keepdim=True)

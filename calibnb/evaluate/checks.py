@@ -74,10 +74,10 @@ def _overconfident(found, preds, val): return _biased(found, 'label', 1)
         'Two classes: the AUROC is below one half by four standard errors.',
         'Compare the order of the columns with the class ids, e.g. `model.classes_`; calibrate after that.')
 def _permuted(found, preds, val):
-    said = label_order_warning(found.scored[UNCALIBRATED])
-    if said: return 'issue', said[0]
-    said = [] if val is None else label_order_warning(Scored.of(val))
-    return ('issue', f'In the validation samples: {said[0]}') if said else _PASSED
+    warning = label_order_warning(found.scored[UNCALIBRATED])
+    if warning: return 'issue', warning.sentence()
+    warning = val and label_order_warning(Scored.of(val))
+    return ('issue', f'In the validation samples: {warning.sentence()}') if warning else _PASSED
 
 @_check('CNB003', 'underconfident',
         'The mean confidence is below the accuracy: the model is correct more often than it claims.',
