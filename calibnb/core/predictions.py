@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['class_probs', 'class_logits', 'log_probs', 'unchecked_log_probs', 'uniform_weight', 'first_argmax', 'exp_',
            'top_probability', 'check_class_names', 'quote_names', 'class_order', 'ImpossibleLabels',
-           'impossible_labels_text', 'form_text', 'Predictions', 'row_hashes', 'random_order']
+           'impossible_labels_text', 'form_text', 'Predictions', 'row_hashes', 'random_order', 'draw_folds']
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
@@ -13,6 +13,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -481,6 +482,23 @@ def random_order(
     _, group, size = hashes[order].unique_consecutive(return_inverse=True, return_counts=True)
     number = torch.arange(len(order), device='cpu') - (size.cumsum(0) - size)[group]
     return order[_mixed(_mixed(hashes[order]) + number + (2*seed + 1)*0x9E3779B97F4A7C1).argsort()]
+
+def draw_folds(
+    logits:Tensor, target:Tensor, # as in `random_order`
+    folds:int,     # number of folds
+    seed:int=0,
+)->tuple[Tensor, list[tuple[slice, slice]]]: # (2N,) rows; for each fold, the slices of the rows outside and inside it
+    """Draw folds: return the rows in random order, twice over, so that the rows outside a fold are one slice.
+
+    >>> import torch
+    >>> from calibnb.core.predictions import draw_folds
+    >>> rows, folds = draw_folds(torch.eye(4), torch.arange(4), 2)
+    >>> [(len(rows[outside]), len(rows[inside])) for outside, inside in folds]
+    [(2, 2), (2, 2)]
+    """
+    order, N = random_order(logits, target, seed), len(logits)
+    ends = [*accumulate(map(len, order.tensor_split(folds)))]
+    return order.repeat(2), [(slice(end, start + N), slice(start, end)) for start, end in zip([0, *ends], ends)]
 
 def _mixed(x):
     "Mix the bits of int64 numbers, as SplitMix64 does [Steele 2014]."

@@ -776,7 +776,7 @@ ELSEWHERE = {
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
                       "bind_options not_installed require seed_everything seeded deterministic flush_denormals "
-                      "pick_device in_threads ImpossibleLabels "
+                      "pick_device in_threads ImpossibleLabels draw_folds "
                       "autocast naming_target atomic_write atomic_folder unchecked_log_probs",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
