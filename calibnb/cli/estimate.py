@@ -47,8 +47,8 @@ def run_estimate(args):
     calibrator, columns = _calibrator(args), column_names(args)
     kind = kind_given(args) if calibrator else kind_of(args)
     with noting():
-        labelled = read_predictions(args.like, kind, calibrator and kind == 'probs' and calibrator.eps_ or None,
-                                    names=columns)
+        eps = calibrator.eps_ if calibrator and kind == 'probs' else None  # of the fit, also if it is 0
+        labelled = read_predictions(args.like, kind, eps=eps, names=columns)
         if calibrator: labelled = labelled.ordered(calibrator.class_names_)
         names = calibrator.class_names_ if calibrator else labelled.classes
         read = read_columns(args.file, kind, labelled.eps or 0., names, columns)
