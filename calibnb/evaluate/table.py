@@ -384,7 +384,7 @@ _CLEAR_ERRORS = 4  # standard errors
 
 @dataclass(frozen=True)
 class LabelOrder:
-    "What speaks for labels in another order than the class columns."
+    "A sign that the labels are in another order than the class columns."
     of: str        # 'permuted', 'below chance', 'two classes' or 'answers'
     found: float   # accuracy; for the last two the AUROC
     other: float   # accuracy with permuted columns, or by chance; AUROC if the two labels are swapped
@@ -403,7 +403,7 @@ class LabelOrder:
                        f'{self.other:.3f}.'}[self.of]
 
 def label_order_warning(scored)->LabelOrder|None:
-    "Return what speaks for permuted class columns; None if nothing does."
+    "Return a sign of permuted class columns, or None."
     if scored.binary or scored.num_classes <= 2: return _swapped_classes(scored)
     n, K, hits = len(scored), scored.num_classes, scored.hit.double().mean().item()
     shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
@@ -433,7 +433,7 @@ def _permuted_accuracy(halves):
     return correct/sum(table.sum().item() for table in halves)
 
 def _swapped_classes(scored):
-    "Return what speaks for swapped labels of two classes, or swapped correct and wrong answers; None if nothing does."
+    "Return a sign of swapped labels of two classes, or of swapped correct and wrong answers; or None."
     p = scored.p_of_one
     ones, zeros = p[scored.target == 1], p[scored.target == 0]
     if not len(ones) or not len(zeros): return None

@@ -103,7 +103,7 @@ def _read_safetensors(path):
 
 # %% ../../nbs/08_files/02_tables.ipynb #522d6390
 class Convention(NamedTuple):
-    "What the name of a column or an array says."
+    "A test of the name of a column or an array, and what the reader does with this column."
     test:str   # regular expression of the whole name, without spaces at its ends and in small letters
     result:str # what the reader does
 

@@ -26,7 +26,7 @@ _EXPECTED = {  # kind of the given input -> kind of the fit, and advice
 
 @dataclass(frozen=True)
 class Inputs:
-    "What a calibrator was fitted on, and therefore takes: the kind of scores, and the columns."
+    "The kind of scores and the columns that a calibrator was fitted on, and therefore takes."
     owner: str           # class of the calibrator, for the errors
     n_classes: int       # number of columns; 1 for the log-odds of a binary problem
     kind: str = 'logits' # or 'probs'
