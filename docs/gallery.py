@@ -10,9 +10,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from calibnb.core.atomic import atomic_write
-from calibnb.core.text import html_text, markdown_text
+from calibnb.core.text import html_text, markdown_table, markdown_text
 from calibnb.notebooks.experiment import save_with_palette
-from calibnb.notebooks.pages import markdown_table, open_png, png_outputs
+from calibnb.notebooks.pages import open_png, png_outputs
 from calibnb.studies.claims import MIXED, count_sentence, joint_verdict, paper_claims, read_verdicts
 from calibnb.studies.findings import (
     CANNOT, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
@@ -103,11 +103,13 @@ def _printed_numbers(paper, place)->list[str]:
     if not len(numbers): return []  # the loss study prints no numbers
     table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T.fillna('–')
     if sum(max(len(name), 4) for name in table.columns) < _WIDE:
-        tables = [markdown_table(table.set_axis([_row_name(key) for key in table.index]))]
+        tables = [_in_markdown(table.set_axis([_row_name(key) for key in table.index]))]
     else:  # too wide: one table for each data set, with a row for each method
         tables = [part for data, of_data in table.groupby(level='data', sort=False) for part in
-                  (f'{markdown_text(data)}:', markdown_table(_without_data(of_data)))]
+                  (f'{markdown_text(data)}:', _in_markdown(_without_data(of_data)))]
     return _collapsed_if_long(_numbers_heading(numbers), tables)
+
+def _in_markdown(table): return markdown_table({table.index.name or '': table.index, **table}, left=table.columns)
 
 def _without_data(table):
     "Return the numbers of one data set, with a row for each method; the columns omit the name of the data set."

@@ -14,6 +14,7 @@ from .flags import add_plugin
 from ..core.names import NAMES
 from ..core.plugins import load_plugins, user_registered
 from ..core.resources import list_sweeps, resource
+from ..core.text import text_table
 
 # %% ../../nbs/90_cli/04_lists.ipynb #2a9fe115
 _LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrator', recorders='recorder',
@@ -98,9 +99,8 @@ def _paper_lines(paper, rows):
     from calibnb.studies.papers import commands_of, plan_text
     commands = commands_of(rows)
     letters = dict(zip(commands, ascii_lowercase))
-    table = [_TITLES, *(_cells(row, letters) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table)]
-    lines = ['  '.join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in table]
+    columns = dict(zip(_TITLES, zip(*(_cells(row, letters) for row in rows))))
+    lines = [line[2:] for line in text_table(columns, left=_TITLES).splitlines()]
     costs = [f'{letters[command]}  {command}: {plan_text(row)}' for command, row in commands.items()]
     return [paper, *lines, '', *costs]
 

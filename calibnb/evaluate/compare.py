@@ -15,7 +15,7 @@ import numpy as np
 from ..core.options import pick
 from ..core.predictions import Predictions
 from calibnb.core.text import (
-    enumerated, escaped_style, fitting, html_text, markdown_text, printable, text_table
+    enumerated, escaped_style, fitting, html_text, markdown_table, markdown_text, printable, text_table
 )
 from .groups import ALPHA, groupings
 from ..metrics.measure import FORMATS
@@ -168,8 +168,8 @@ class ModelComparison:
 
     def markdown(self)->str:
         "Return the answer and its tables as Markdown, e.g. for a pull request."
-        parts = [f'**{markdown_text(self.sentence())}**', _markdown_table(self.columns()), self.caption()]
-        if self.slices: parts += [_markdown_table(self.slice_columns()), self.slice_caption()]
+        parts = [f'**{markdown_text(self.sentence())}**', markdown_table(self.columns()), self.caption()]
+        if self.slices: parts += [markdown_table(self.slice_columns()), self.slice_caption()]
         return '\n\n'.join(parts + [*map(markdown_text, self.notes)])
 
     def frame(self):
@@ -201,11 +201,6 @@ class ModelComparison:
         table = f'<div style="overflow-x: auto">{escaped_style(self.frame(), 4).to_html()}</div>'
         return f'<p>{html_text(self.sentence())}</p>{table}<p>{html_text(self.caption())}</p>'
     def __str__(self): return self.text(80)
-
-def _markdown_table(columns):
-    lines = [[*columns], [':--', *['--:']*(len(columns) - 1)], *zip(*columns.values())]
-    cells = [line if i == 1 else [*map(markdown_text, line)] for i, line in enumerate(lines)]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in cells)
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #763fdf52
 def check_margins(margins):

@@ -13,7 +13,7 @@ from textwrap import fill
 import torch
 
 from ..core.predictions import random_order
-from ..core.text import html_text
+from ..core.text import html_table, html_text
 from calibnb.metrics.decisions import (
     DecisionCurve, benefit_of_samples, cheapest_threshold, cost_of_samples, cost_threshold, decision_curve
 )
@@ -202,17 +202,12 @@ def decision_section(decisions:Decisions)->str:
     everybody, nobody, _ = _WORDS[decisions.stated]
     everybody = everybody.split(' ', 1)[1]
     names = dict(threshold='threshold', treat_all=everybody, before='before', after='after', gain='gain')
-    lines = []
-    for row in decisions.thresholds:
-        cells = [f'{row[key]:.3f}' for key in names if key in row and key != 'threshold']
-        if 'interval' in row: cells.append('{:.3f} to {:.3f}'.format(*row['interval']))
-        cells = ''.join(f'<td>{cell}</td>' for cell in cells).replace('-', '−')
-        mark = ' class="chosen"' if row['threshold'] == decisions.threshold else ''
-        lines.append(f'<tr{mark}><th>{row["threshold"]:.3f}</th>{cells}</tr>')
-    shown = [title for key, title in names.items() if key in decisions.thresholds[0]]
-    head = ''.join(f'<th>{title}</th>' for title in shown + ['95 % interval']*('gain' in shown))
+    rows = decisions.thresholds
+    def column(template, key): return [template.format(row[key]).replace('-', '−') for row in rows]
+    columns = {title: column('{:.3f}', key) for key, title in names.items() if key in rows[0]}
+    if 'interval' in rows[0]: columns['95 % interval'] = column('{0[0]:.3f} to {0[1]:.3f}', 'interval')
+    table = html_table(columns, {i: 'chosen' for i, row in enumerate(rows) if row['threshold'] == decisions.threshold})
     return (f'<h2>Decisions</h2><pre>{html_text(decisions.text())}</pre>'
             '<p>Net benefit: the rate of true positives minus the rate of false positives, weighted by the odds of the '
             f'threshold. To {nobody} has a net benefit of 0. The dashed line is the threshold of the costs.</p>'
-            f'<div class="two"><div>{decision_svg(decisions)}</div><div class="wide"><table><thead><tr>{head}</tr>'
-            f'</thead><tbody>{"".join(lines)}</tbody></table></div></div>')
+            f'<div class="two"><div>{decision_svg(decisions)}</div><div class="wide">{table}</div></div>')

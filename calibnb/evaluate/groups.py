@@ -18,7 +18,9 @@ from scipy.fft import irfft, rfft
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.reading import brief
-from ..core.text import counted, distinct_names, escaped_style, fitting, html_text, p_text, printable, text_table
+from calibnb.core.text import (
+    counted, distinct_names, escaped_style, fitting, html_table, html_text, p_text, printable, text_table
+)
 from .floors import ConfidenceHistogram
 from .measures import binned
 from ..metrics.bins import check_bins, width_bins
@@ -372,13 +374,9 @@ def _line(s):
 def slice_section(found:Slices, most:int=50)->str:
     "Return the section of the report: the answer and a table of at most `most` slices, as HTML."
     columns, more = found.columns(most), len(found.slices) - most
-    head, rows = ''.join(f'<th>{html_text(title)}</th>' for title in columns), []
-    for (name, *cells), s in zip(zip(*columns.values()), [found.whole, *found.slices]):
-        mark, texts = ' class="chosen"'*(s.p_max < ALPHA), ''.join(f'<td>{html_text(cell)}</td>' for cell in cells)
-        rows.append(f'<tr{mark}><th>{html_text(name)}</th>{texts}</tr>')
+    table = html_table(columns, {i: 'chosen' for i, s in enumerate(found.slices, 1) if s.p_max < ALPHA})
     notes = [*found.notes, *[f'{more:,} further slices are in the JSON output.']*(more > 0)]
-    return (f'<h2>Slices</h2><p>{html_text(found.sentence())}</p><div class="wide"><table><thead><tr>{head}</tr>'
-            f'</thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return (f'<h2>Slices</h2><p>{html_text(found.sentence())}</p><div class="wide">{table}</div>'
             f'<p>{html_text(" ".join([found.caption(), *notes]))}</p>')
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ..core.atomic import atomic_write
 from ..core.page import asset, html_page
-from ..core.text import html_text
+from ..core.text import Markup, html_table, html_text
 from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .slopes import Slopes, slope_section
@@ -138,17 +138,12 @@ def _checks(found):
 
 def _table(found):
     "Return the table as HTML; in each column, the values of `Evaluation.tinted` are tinted."
-    first = found.rows[UNCALIBRATED]
-    head = ''.join(f'<th><button type="button">{html_text(heading_of(name, m.bins))}</button></th>'
-                   for name, m in first.items())
-    lines, tinted = [], {name: found.tinted(name) for name in first}
-    for row, measures in found.rows.items():
-        cells = ''.join(_table_cell(name, m, row in tinted[name]) for name, m in measures.items())
-        mark = ' class="chosen"' if row == found.recommended else ''
-        lines.append(f'<tr{mark}><th>{html_text(row)}</th>{cells}</tr>')
-    head = f'<th><button type="button">calibrator</button></th>{head}'
-    return (f'<table id="table" class="sortable"><thead><tr>{head}</tr></thead><tbody>'
-            f'{"".join(lines)}</tbody></table>')
+    columns = {'calibrator': [*found.rows]}
+    for name, m in found.rows[UNCALIBRATED].items():
+        best = found.tinted(name)
+        columns[heading_of(name, m.bins)] = [_table_cell(name, measures[name], row in best)
+                                             for row, measures in found.rows.items()]
+    return html_table(columns, {[*found.rows].index(found.recommended): 'chosen'}, sortable=True)
 
 _MEANINGS = {
     'error': 'share of samples whose prediction is wrong',
@@ -172,10 +167,10 @@ def _meanings(found):
     return f'<details class="meanings"><summary>what the columns and rows mean</summary><dl>{listed}</dl></details>'
 
 def _table_cell(name, m, is_best):
-    shown, mark = format_of(name), ' class="best"' if is_best else ''
+    shown = format_of(name)
     more = [shown.range(m.interval)] if m.interval else []
     if m.floor is not None: more.append(f'by chance {shown.number(m.floor)}')
-    return f'<td data-value="{m.number}"{mark}>{shown.number(m.number)}<small>{"<br>".join(more)}</small></td>'
+    return Markup(f'{shown.number(m.number)}<small>{"<br>".join(more)}</small>', m.number, 'best'*is_best)
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #0a70536a
 _BODY = '''<h1>{title} · {sizes}</h1>
@@ -191,7 +186,7 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <h2>All measures</h2>
 <p>{how}. In each column, the lowest values are tinted, up to the first that is significantly worse than another.
 <span class="screen">Click a heading to sort.</span></p>{meanings}
-<div class="wide">{table}</div>
+<div class="wide" id="table">{table}</div>
 {slices}{slopes}{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>'''
 

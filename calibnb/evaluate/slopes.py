@@ -9,7 +9,7 @@ __all__ = ['Slopes', 'slope_section']
 import math
 from dataclasses import dataclass
 
-from ..core.text import html_text
+from ..core.text import html_table, text_table
 from .table import UNCALIBRATED, Evaluation
 from ..metrics.corp import corp_decompositions
 from ..metrics.ood import auroc_of_scores
@@ -31,8 +31,8 @@ class Slopes:
             for numbers in rows.values(): numbers |= dict.fromkeys(('slope', 'intercept'), _UNKNOWN) | dict(auroc=.5)
         return cls(rows)
 
-    def rows(self)->dict[str, list[str]]:
-        "Return the title of each line with its texts, one for each row of the evaluation."
+    def columns(self)->dict[str, list[str]]:
+        "Return the titles of the lines, then for each row of the evaluation its name and its texts."
         def interval(c): return '–' if math.isnan(c.estimate) else f'{c.estimate:.3f} ({c.low:.3f} to {c.high:.3f})'
         def points(d): return f'{100*d.ici:.2f}, {100*d.e50:.2f}, {100*d.e90:.2f} points'
         def share(value): return f'{value:.4f}'
@@ -41,18 +41,14 @@ class Slopes:
                  'calibration in the large': ('in_the_large', interval), 'ICI, E50, E90': ('distances', points),
                  'Brier = MCB - DSC + UNC': ('brier', parts), 'NLL = MCB - DSC + UNC': ('nll', parts),
                  'AUROC': ('auroc', share)}
-        lines = {title: [text(numbers[name]) for numbers in self.of_row.values()]
-                 for title, (name, text) in shown.items()}
-        left_out = [numbers['left_out'] for numbers in self.of_row.values()]
-        return lines | ({'probabilities of 0 or 1, without slope': list(map(str, left_out))} if any(left_out) else {})
+        if any(numbers['left_out'] for numbers in self.of_row.values()):
+            shown['probabilities of 0 or 1, without slope'] = 'left_out', str
+        return {'': [*shown]} | {row: [text(numbers[name]) for name, text in shown.values()]
+                                 for row, numbers in self.of_row.items()}
 
     def text(self)->str:
         "Return one line for each measure, with a column before and a column after calibration."
-        lines = {'': list(self.of_row)} | self.rows()
-        widths = [max(len(cells[i]) for cells in lines.values()) for i in range(len(self.of_row))]
-        size = max(map(len, lines))
-        return '\n'.join(f'  {title:{size}}  ' + '  '.join(f'{cell:{w}}' for cell, w in zip(cells, widths)).rstrip()
-                         for title, cells in lines.items())
+        return text_table(self.columns(), left=self.of_row)
 
     def record(self)->dict:
         "Return all numbers as a dictionary for JSON; an infinite number becomes None."
@@ -68,12 +64,8 @@ def _numbers(scored):
 
 def slope_section(slopes:Slopes)->str:
     "Return the section of the report as HTML."
-    head = ''.join(f'<th>{html_text(row)}</th>' for row in slopes.of_row)
-    lines = [f'<tr><th>{html_text(title)}</th>{"".join(f"<td>{html_text(cell)}</td>" for cell in cells)}</tr>'
-             for title, cells in slopes.rows().items()]
     return ('<h2>Slope and distances</h2><p>Slope 1 and intercept 0 are right; a slope below 1 says that probabilities '
             'are too extreme. ICI, E50 and E90: mean, median and 90 % quantile of the distance between a probability '
             'and a smooth calibration curve. MCB: miscalibration, DSC: discrimination, UNC: uncertainty, by isotonic '
             'regression. AUROC: how well the probability ranks; ties that a step map makes lower it.</p>'
-            f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}'
-            '</tbody></table></div>')
+            f'<div class="wide">{html_table(slopes.columns())}</div>')

@@ -36,10 +36,10 @@ def show_markdown(
     display(Markdown(template.format(*map(markdown_text, values), **texts)))
 
 def show_summary():
-    "Reserve the place of the answer and of the headline figure, which the last cell and the cover figure fill in."
+    "Reserve the place of the answer, which the last cell fills in, and of the cover, the figure to see first."
     from IPython.display import Markdown, display
     display(Markdown('*What we found stands here after the last cell has run.*'), display_id='found')
-    display(Markdown(''), display_id='headline')
+    Experiment.cover_place = display(Markdown(''), display_id='cover')
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #4ba80930
 def _to_text(fig, name)->str:
@@ -132,6 +132,9 @@ class Experiment:
     >>> experiment.folder.state, experiment.file('net.pt').relative_to(experiment.folder.path).as_posix()
     ('running', 'files/net.pt')
     """
+    cover_place = None  # display at the top of the notebook, from `show_summary`
+    cover = '', None, None  # name, picture, and display in the cell of the figure that is there
+
     def __init__(self,
         name:str,       # name of the experiment: the notebook's file name
         settings:dict,  # from `check_parameters`; must hold `seed`
@@ -148,9 +151,11 @@ class Experiment:
         seed_everything(settings['seed'])
 
     def figure(self, fig, name:str, cover:bool=False):
-        "Show a matplotlib figure and save it as `figures/<name>.png` and `.svg`; the gallery shows the cover."
+        """Show a matplotlib figure and save it as `figures/<name>.png` and `.svg`.
+
+        A cover, which the gallery shows, stands at the top of the notebook, and its cell refers to it."""
         import matplotlib.pyplot as plt
-        from IPython.display import display, update_display
+        from IPython.display import display
         path = self.folder/'figures'/f'{name}.png'
         with plt.rc_context({'figure.autolayout': False, 'figure.constrained_layout.use': False}):  # laid out once
             box = _lay_out(fig)
@@ -160,9 +165,18 @@ class Experiment:
                 fig.savefig(tmp, format='svg', bbox_inches=box, metadata=dict(Date=None))
         notes = dict(name=name, **(dict(cover=True) if cover else {}))
         shown = _to_image(path, _to_text(fig, name), notes)
-        display(shown)
-        if cover: update_display(shown, display_id='headline')
+        if cover and self.cover_place: self._show_at_top(name, shown)
+        else: display(shown)
         plt.close(fig)
+
+    def _show_at_top(self, name, picture):
+        "Show the cover at the top of the notebook; an earlier cover moves back to its cell."
+        from IPython.display import Markdown, display
+        earlier, earlier_picture, place = self.cover
+        if place and earlier != name: place.update(earlier_picture)
+        self.cover_place.update(picture)
+        title = markdown_text(name.replace('_', ' '))
+        self.cover = name, picture, display(Markdown(f'The figure *{title}* stands at the top.'), display_id=True)
 
     def keep(self, frame, name:str, index:bool=True):
         "Save a DataFrame as `tables/<name>.csv`, with all digits."

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ..core.atomic import atomic_write
 from ..core.page import asset, html_page
 from ..core.reading import brief
-from ..core.text import html_text
+from ..core.text import Markup, html_table, html_text
 from ..metrics.measure import FORMATS
 from .experiment import save_with_palette
 from .pages import open_png, png_outputs
@@ -79,22 +79,19 @@ def _link(path, home): return html_text(quote(Path(os.path.relpath(path, home)).
 _NUMBERS = 'error', 'nll', 'ece'
 
 def _row(run, folder, figures, home, numbers, settings):
-    """Return a run as a row of the table, whose columns are sorted by `data-value`.
+    """Return the cells of a run in the table; `numbers` names the columns of numbers, `settings` is True for a column.
 
-    `numbers` names the columns of numbers; `settings` is True if the table has a column of settings."""
-    def cell(text, value=None, kind='td', mark=''):
-        return f'<{kind}{mark} data-value="{html_text(text if value is None else value)}">{text}</{kind}>'
-    def words(text): return cell(html_text(text), mark=' class="words"')
+    A column of numbers is sorted by value, and nan as infinity."""
+    def words(text): return Markup(html_text(text), text, 'words')
+    def plain(text): return Markup(html_text(text), text)
     def number(name, value):
-        if value != value: return cell('', 'inf')  # nan is sorted as infinity
-        return cell(FORMATS[name].number(value), float(value))
+        return Markup(FORMATS[name].number(value), float(value)) if value == value else Markup('', 'inf')
     image = _first_figure(folder) if figures.room and run.figures else None
-    name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
-    return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), cell(html_text(run.state)),
-                    *(number(name, getattr(run, name)) for name in numbers),
-                    *[words(brief(run.setting, 240))]*settings, words('' if run.error == run.error else run.result),
-                    cell(html_text(run.ended[:16])),
-                    f'<td>{figures(image, 160) if image else ""}</td>', '</tr>'])
+    name = f'{run.experiment}/{run.run_name}'
+    return [Markup(f'<a href="{_link(folder.path, home)}">{html_text(name)}</a>', name), plain(run.state),
+            *(number(name, getattr(run, name)) for name in numbers), *[words(brief(run.setting, 240))]*settings,
+            words('' if run.error == run.error else run.result), plain(run.ended[:16]),
+            Markup(figures(image, 160) if image else '')]
 
 def write_index(
     path=None,    # file; None: `index.html` in the root
@@ -118,15 +115,13 @@ def write_index(
     settings = bool(rows.setting.any())
     lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home, numbers, settings)
              for run in rows.itertuples()]
-    titles = ['run', 'state', *(FORMATS[name].heading for name in numbers), *['settings']*settings, 'result',
-              'ended (UTC)']
-    marks = {name: ' class="words"' for name in ('settings', 'result')}
-    head = ''.join(f'<th{marks.get(title, "")}><button type="button">{title}</button></th>' for title in titles)
+    def words(title): return Markup(f'<button type="button">{title}</button>', style='words')
+    titles = ['run', 'state', *(FORMATS[name].heading for name in numbers), *[words('settings')]*settings,
+              words('result'), 'ended (UTC)', Markup('figure')]
+    columns = {title: [line[i] for line in lines] for i, title in enumerate(titles)}
+    table = html_table(columns, sortable=True, style='runs')
     count = f'{len(rows)} {"run" if len(rows) == 1 else "runs"}'
     top = f'<h1>What the studies show</h1>{cards}<h2>{count}</h2>' if cards else f'<h1>{count}</h1>'
-    body = (f'{top}'
-            f'<div class="wide"><table class="sortable runs"><thead><tr>{head}<th>figure</th></tr></thead>'
-            f'<tbody>{"".join(lines)}</tbody></table></div>')
-    page = html_page('runs', body, style=asset('index.css'))
+    page = html_page('runs', f'{top}<div class="wide">{table}</div>', style=asset('index.css'))
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')
     return path

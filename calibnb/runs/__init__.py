@@ -9,6 +9,7 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
+    'names': ['differing'],
     'config': ['RunConfig'],
     'run': ['Run', 'get_run', 'get_runs', 'train_file'],
     'plans': ['estimate_seconds', 'estimate_gpu_seconds', 'plan_table', 'sum_text'],

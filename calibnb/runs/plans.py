@@ -21,6 +21,7 @@ from ..losses.modules import loss_options
 from ..data.sets import data_size
 from ..models.named import make_model
 from .folder import RunFolder, find_runs
+from .names import differing
 from .config import RunConfig
 
 # %% ../../nbs/70_runs/05_plans.ipynb #565c89b7
@@ -140,12 +141,10 @@ def _plan_row(config, root):
 
 def _loss_args(config):
     "Return the options of the loss that differ from their defaults; for a learned loss, also return the scope."
-    if not (meta := config.meta):
-        defaults = loss_options(config.loss)
-        return {k: v for k, v in config.loss_args.items() if v != defaults[k]}
+    if not (meta := config.meta): return differing([config.loss_args, loss_options(config.loss)])[0]
     default = type(meta)(learn=meta.learn, outer=meta.outer)
     args, defaults = meta.learn_args | meta.outer_args, default.learn_args | default.outer_args
-    return dict(scope=meta.scope) | {k: v for k, v in args.items() if v != defaults.get(k)}
+    return dict(scope=meta.scope) | differing([args, defaults])[0]
 
 def _hours(config, state, root):
     if state == 'done': return dict(hours=0., gpu_hours=0.)

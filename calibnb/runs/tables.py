@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core.options import pick
 from ..core.text import printable
 from .folder import RunFolder, find_runs, names_in, runs_root
-from .names import setting_columns, typed_name
+from .names import differing, setting_columns, typed_name
 
 # %% ../../nbs/70_runs/06_tables.ipynb #bd046672
 def collect(
@@ -167,33 +167,17 @@ def _result_text(result):
 _ALWAYS = 'data', 'model', 'loss'  # settings of training runs that are always shown, even if all runs share them
 _OWNERS = {'loss_args.': 'loss', 'meta.': 'loss', 'data_args.': 'data', 'model_args.': 'model'}  # prefix of an option
 
-def _same_value(a, b): return a is b or type(a) is type(b) and a == b or repr(a) == repr(b)
-
-def _all_same(values):
-    "Return True if hashable values are equal and of one type; False does not say that they differ."
-    try: return len(set(values)) <= 1 and len(set(map(type, values))) <= 1
-    except TypeError: return False  # a list, for example
-
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
 )->list[str]:
     """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
     An option of a loss is stated only if runs with the same loss have different values, likewise for data and model."""
-    names = dict.fromkeys(name for run in settings for name in run)
-    owners = {name: _OWNERS.get(f'{name.partition(".")[0]}.') for name in names}
-    varied = set()  # (name, data, model or loss that has the option), of options with different values
-    for name, owner in owners.items():
-        if _all_same([run.get(name) for run in settings]): continue
-        first = {}
-        for run in settings:
-            key, value = run.get(owner), run.get(name)
-            if not _same_value(first.setdefault(key, value), value): varied.add((name, key))
-    def text(run, name): return str(run[name]) if name in _ALWAYS else f'{name}={run[name]}'
-    candidates = {*_ALWAYS, *(name for name, _ in varied)}
-    def is_stated(run, name): return name in _ALWAYS or (name, run.get(owners[name])) in varied
-    return [' '.join(text(run, name) for name in run
-                     if name in candidates and run[name] is not None and is_stated(run, name)) for run in settings]
+    owners = {name: _OWNERS.get(f'{name.partition(".")[0]}.') for run in settings for name in run}
+    def text(name, value): return str(value) if name in _ALWAYS else f'{name}={value}'
+    return [' '.join(text(name, value) for name, value in run.items()
+                     if value is not None and (name in _ALWAYS or name in found))
+            for run, found in zip(settings, differing(settings, owners))]
 
 # %% ../../nbs/70_runs/06_tables.ipynb #a41f0002
 def run_names(

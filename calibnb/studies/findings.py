@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'CONTRADICTED_BUT_SMALL', 'EQUIVALENT', 'OPEN', 'CANNOT', 'WRONG',
-           'short_effect', 'findings_frame', 'findings_table', 'count_verdicts', 'verdicts_text', 'main_findings']
+           'VERDICT_WORDS', 'short_effect', 'findings_frame', 'findings_table', 'count_verdicts', 'verdicts_text',
+           'main_findings']
 
 # %% ../../nbs/72_studies/01_findings.ipynb #aba10a6a
 import math
@@ -79,7 +80,7 @@ def count_verdicts(findings)->dict:
     order = {'paper': 0, 'ours': 1, 'identity': 2}
     return dict(Counter(f'{f.kind}: {f.verdict}' for f in sorted(findings, key=lambda f: order[f.kind])))
 
-_IN_WORDS = {  # verdict -> what one claim does, what several claims do
+VERDICT_WORDS = {  # verdict -> what one claim does, what several claims do
     HOLDS: ('holds', 'hold'), HOLDS_BUT_SMALL: ('holds by less than matters', 'hold by less than matters'),
     CONTRADICTED: ('is contradicted here', 'are contradicted here'),
     CONTRADICTED_BUT_SMALL: ('is contradicted by less than matters', 'are contradicted by less than matters'),
@@ -88,7 +89,10 @@ _IN_WORDS = {  # verdict -> what one claim does, what several claims do
     OPEN: ('is open', 'are open'),
     CANNOT: ('cannot be asked at this budget', 'cannot be asked at this budget')}
 
-def verdicts_text(findings:list)->str:
+def verdicts_text(
+    findings:list,
+    of:str='', # name of the findings, e.g. 'claims tested here'; '': count the claims of papers only
+)->str:
     """Return a sentence with the counts: 'Of 24 claims of the paper, 10 hold, 6 are contradicted here and 8 are open.'
 
     >>> from calibnb.studies import claim_of_paper, decide, verdicts_text
@@ -96,11 +100,11 @@ def verdicts_text(findings:list)->str:
     >>> verdicts_text(decide([claim_of_paper(id, '', margin, 'points') for id, margin in margins.items()]))
     'Of 2 claims of the paper, 1 holds and 1 is open.'
     """
-    counts = Counter(f.verdict for f in findings if f.kind == 'paper')
+    counts = Counter(f.verdict for f in findings if of or f.kind == 'paper')
     n = sum(counts.values())
-    if n < 2: return ''.join(f'The claim of the paper {_IN_WORDS[verdict][0]}.' for verdict in counts)
-    parts = [f'{counts[v]} {words[counts[v] > 1]}' for v, words in _IN_WORDS.items() if counts[v]]
-    return f'Of {n} claims of the paper, {enumerated(parts)}.'
+    if n < 2 and not of: return ''.join(f'The claim of the paper {VERDICT_WORDS[verdict][0]}.' for verdict in counts)
+    parts = [f'{counts[v]} {words[counts[v] > 1]}' for v, words in VERDICT_WORDS.items() if counts[v]]
+    return f'Of {n} {of or "claims of the paper"}, {enumerated(parts)}.'
 
 def main_findings(findings:list)->list:
     """Return at most three findings, the most important ones first.

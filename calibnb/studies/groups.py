@@ -19,6 +19,7 @@ from ..evaluate.measures import Scored
 from ..models.named import model_options
 from ..posthoc.scaling import TemperatureScaling
 from ..runs.folder import find_runs, find_trainings
+from ..runs.names import differing, unusual
 from ..runs.run import Run
 from .methods import method_names, method_of
 
@@ -108,16 +109,14 @@ def _options_of(find, name):
 
 def _title(parts):
     "Return data, network, epochs and the options that differ from their defaults; `parts` is a setting, from JSON."
-    options = _unusual(parts['data_args'], _options_of(data_options, parts['data']))
-    options += _unusual(parts['model_args'], _options_of(model_options, parts['model']))
-    unusual = ', '.join(options + _unusual({'data_seed': parts['data_seed']}, {}))
+    given = ((parts['data_args'], _options_of(data_options, parts['data'])),
+             (parts['model_args'], _options_of(model_options, parts['model'])), ({'data_seed': parts['data_seed']}, {}))
+    stated = ', '.join(filter(None, (_listed(unusual(*each)) for each in given)))
     epochs = parts['recipe']['epochs']
     title = f'{parts["data"]}, {parts["model"]}, {epochs} epoch{"s"*(epochs != 1)}'
-    return f'{title} ({unusual})' if unusual else title
+    return f'{title} ({stated})' if stated else title
 
-def _unusual(options, defaults):
-    "Return 'name value' for each option that differs from its default."
-    return [f'{name} {value}' for name, value in options.items() if value is not None and value != defaults.get(name)]
+def _listed(options): return ', '.join(f'{name} {value}' for name, value in options.items())
 
 def _details(parts):
     """Return the details that may distinguish settings with the same title: recipe, options of data and network,
@@ -132,11 +131,9 @@ def _titles(settings):
     for title in set(titles.values()):
         alike = [setting for setting in settings if titles[setting] == title]
         if len(alike) == 1: continue
-        found = [_details(parts[setting]) for setting in alike]
-        names = dict.fromkeys(name for one in found for name in one)
-        differ = [name for name in names if any(one.get(name) != found[0].get(name) for one in found)]
-        for i, (setting, one) in enumerate(zip(alike, found), 1):
-            differences = ', '.join(f'{name} {one.get(name)}' for name in differ)
+        details = [_details(parts[setting]) for setting in alike]
+        for i, (setting, found) in enumerate(zip(alike, differing(details)), 1):
+            differences = _listed(found)
             titles[setting] = f'{title}; {i}' + (f': {differences}' if differences else '')
     return titles
 

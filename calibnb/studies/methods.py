@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..losses.labels import loss_label, strength_option
 from ..meta.trainer import MetaRecipe
 from ..runs.config import RunConfig
+from ..runs.names import differing, unusual
 
 # %% ../../nbs/72_studies/06_methods.ipynb #164543bf
 _LEARNED = {'gamma': 'FLγ', 'smoothing': 'LSγ', 'l2': 'CE'}  # names of learned losses
@@ -27,7 +28,7 @@ class Method:
     @property
     def unusual(self)->dict:
         "The options that differ from their defaults."
-        return {k: v for k, v in self.options.items() if v is not None and v != self.defaults.get(k)}
+        return unusual(self.options, self.defaults)
 
     @property
     def full_name(self)->str:
@@ -74,16 +75,12 @@ def method_names(
     methods:list[Method],  # the rows of a table, each method once
 )->tuple[list[str], str]:  # a name for each method; one line about the options that the names omit
     "Name the rows of a table by family and by the options in which the rows of a family differ."
-    families, shared = {}, []
-    for method in methods: families.setdefault(method.family, []).append(method)
-    differing = {family: _differing(rows) for family, rows in families.items()}
-    for family, rows in families.items():
-        rest = {k: v for k, v in rows[0].unusual.items() if k not in differing[family]}
-        if rest: shared.append(f'{family}: {", ".join(_option_text(k, v) for k, v in rest.items())}')
-    return [_with_options(m.family, {k: m.options[k] for k in differing[m.family] if m.options.get(k) is not None})
-            for m in methods], '; '.join(shared)
-
-def _differing(rows):
-    "Return the names of the options that have several values in these rows."
-    names = dict.fromkeys(name for row in rows for name in row.options)
-    return [name for name in names if len({repr(row.options.get(name)) for row in rows}) > 1]
+    found = differing([m.options | dict(family=m.family) for m in methods],
+                      {name: 'family' for m in methods for name in m.options})
+    names, shared = [], {}
+    for method, options in zip(methods, found):
+        stated = {name: value for name, value in options.items() if name != 'family' and value is not None}
+        rest = ', '.join(_option_text(name, value) for name, value in method.unusual.items() if name not in options)
+        names.append(_with_options(method.family, stated))
+        if rest: shared[method.family] = f'{method.family}: {rest}'
+    return names, '; '.join(shared.values())

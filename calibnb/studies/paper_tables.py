@@ -16,7 +16,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.page import html_page
-from ..core.text import html_text, markdown_text, text_table
+from ..core.text import Markup, html_table, html_text, markdown_table, markdown_text, text_table
 from ..metrics.measure import FORMATS, Format
 from ..runs.comparison import compare
 from .groups import SCALED_COLUMNS, RunGroup, group_runs, measure_group
@@ -91,27 +91,27 @@ class MethodTable:
             cell = row.cells.get(column)
             text = formats[cell.mark].format(_format(column, cell.mean)) if cell else ''
             if cell and not math.isnan(cell.sd): text += sd.format(_format(column, cell.sd))
-            found.append(text)
+            found.append(Markup(text, cell and f'{cell.mean:.6g}'))
         return found
 
     @property
-    def _titles(self): return list(map(column_title, self.columns))
+    def _titles(self): return ['method', *map(column_title, self.columns)]
+
+    def _columns(self, name_of, *formats):
+        "Return the columns of text, Markdown or HTML: the names, `name_of(row)`, and the cells with their means."
+        cells = [[name_of(row), *self._cells(row, *formats)] for row in self.rows]
+        return {title: [line[i] for line in cells] for i, title in enumerate(self._titles)}
 
     def text(self)->str:
         "Return the table as plain text for a terminal: '*' marks the best mean, '~' means not significantly worse."
-        lines = [[f'  {row.paper}{row.mark}' if row.paper else row.method, *self._cells(row, '{}*', '{}~', ' ± {}')]
-                 for row in self.rows]
-        table = text_table(dict(zip(['method', *self._titles], zip(*lines))))
+        def name(row): return f'  {row.paper}{row.mark}' if row.paper else row.method
         notes = ' '.join(self.notes).replace('Bold', '*').replace('Underlined', '~')
-        return f'{self.title}\n{table}\n{textwrap.fill(notes, 80)}'
+        return f'{self.title}\n{text_table(self._columns(name, "{}*", "{}~", " ± {}"))}\n{textwrap.fill(notes, 80)}'
 
     def markdown(self)->str:
         "Return the table as Markdown, with the title as a heading."
-        lines = [['method', *self._titles], ['---', *['---:']*len(self.columns)]]
-        for row in self.rows:
-            name = f'*{markdown_text(row.paper + row.mark)}*' if row.paper else markdown_text(row.method)
-            lines.append([name, *self._cells(row, '**{}**', '<ins>{}</ins>', ' ± {}')])
-        table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+        def name(row): return Markup(f'*{markdown_text(row.paper + row.mark)}*') if row.paper else row.method
+        table = markdown_table(self._columns(name, '**{}**', '<ins>{}</ins>', ' ± {}'))
         return f'## {markdown_text(self.title)}\n\n{table}\n\n{markdown_text(" ".join(self.notes))}\n'
 
     def latex(self)->str:
@@ -123,24 +123,15 @@ class MethodTable:
             lines.append(' & '.join([name, *(cell.replace('∞', r'$\infty$') for cell in cells)]) + r' \\')
         return _LATEX.format(
             title=latex_text(self.title), label=re.sub(r'\W+', '-', self.title).strip('-'),
-            form='l' + 'r'*len(self.columns), head=' & '.join(map(latex_text, ['method', *self._titles])),
+            form='l' + 'r'*len(self.columns), head=' & '.join(map(latex_text, self._titles)),
             rows='\n'.join(lines), notes=latex_text(' '.join(self.notes)))
 
     def html(self, sortable:bool=True)->str:
         "Return the table as HTML with its notes; if `sortable`, the headings are buttons that sort the rows."
-        head = [html_text(title) for title in ['method', *self._titles]]
-        if sortable: head = [f'<button type="button">{title}</button>' for title in head]
-        lines = []
-        for row in self.rows:
-            cells = self._cells(row, '<b>{}</b>', '<u>{}</u>', ' <small>± {}</small>')
-            known = row.cells if sortable else {}
-            values = [f' data-value="{known[c].mean:.6g}"' if c in known else '' for c in self.columns]
-            found = ''.join(f'<td{value}>{cell}</td>' for value, cell in zip(values, cells))
-            name = html_text(f'{row.method}, {row.paper}{row.mark}' if row.paper else row.method)
-            lines.append(f'<tr{" class=paper" if row.paper else ""}><th>{name}</th>{found}</tr>')
-        headings = ''.join(f'<th>{title}</th>' for title in head)
-        return (f'<div class="wide" style="overflow-x: auto"><table class="sortable"><thead><tr>{headings}</tr></thead>'
-                f'<tbody>{"".join(lines)}</tbody></table></div><p>{html_text(" ".join(self.notes))}</p>')
+        def name(row): return f'{row.method}, {row.paper}{row.mark}' if row.paper else row.method
+        table = html_table(self._columns(name, '<b>{}</b>', '<u>{}</u>', ' <small>± {}</small>'),
+                           {i: 'paper' for i, row in enumerate(self.rows) if row.paper}, sortable)
+        return f'<div class="wide" style="overflow-x: auto">{table}</div><p>{html_text(" ".join(self.notes))}</p>'
 
     def _repr_html_(self): return self.html(sortable=False)
 

@@ -255,7 +255,7 @@ def test_every_source_of_the_list_is_cited():
 
 def test_no_big_file_and_no_path_of_this_machine():
     for path in tracked():
-        assert path.stat().st_size < (700_000 if path.parent.name == "gallery" else 1_500_000), f"{path} is large"
+        assert path.stat().st_size < (600_000 if path.parent.name == "gallery" else 1_500_000), f"{path} is large"
         text = path.read_bytes().decode("utf-8", "ignore")
         assert f"{ROOT}/" not in text and f"{Path.home()}/" not in text, f"{path} holds a path of this machine"
 

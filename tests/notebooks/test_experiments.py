@@ -55,6 +55,17 @@ def test_an_experiment_leaves_notebook_figures_tables_findings(request, name):
     assert_complete(request.getfixturevalue(name))
 
 
+def test_a_cover_stands_at_the_top_and_not_in_its_cell_again(tmp_path):
+    covers = SMALL.replace("experiment.figure(fig, 'losses')", """
+        for name in ('one', 'two'): experiment.figure(fig, name, cover=True)""".strip())
+    path = notebook(tmp_path/"small.ipynb", "from calibnb.notebooks import show_summary; show_summary()", covers)
+    outputs = [o for c in nbformat.read(run_forked(path, root=tmp_path)/"notebook.ipynb", 4).cells
+               for o in c.get("outputs", []) if "data" in o]
+    names = [o.metadata.get("image/png", {}).get("name") for o in outputs]
+    assert names[1:4] == ["two", "one", None] and names.count("one") == names.count("two") == 1
+    assert outputs[3].data["text/markdown"] == "The figure *two* stands at the top."
+
+
 def test_an_audit_keeps_its_calibrator(audit):
     from calibnb.posthoc import Calibrator
     assert sorted(p.name for p in (audit/"files").iterdir()) == ["calibrator.safetensors", "recommendation.txt"]
