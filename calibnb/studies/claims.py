@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core.options import pick
 from ..core.text import enumerated
 from .findings import (
-    CANNOT, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG)
+    CANNOT, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, VERDICT_WORDS, WRONG)
 from .papers import find_paper, read_rows
 from .verdicts import Claim
 
@@ -143,10 +143,8 @@ def count_sentence(
     "Count the empirical claims by joint verdict, each claim once, in a sentence; every page states this one."
     of_papers = ([v['verdict'] for v in each if v['kind'] == 'paper'] for each in verdicts.values())
     tested = Counter(joint_verdict(each) for each in of_papers if each)
-    words = {HOLDS: 'hold', HOLDS_BUT_SMALL: 'hold by less than matters', MIXED: 'hold on some data only',
-             CONTRADICTED: 'are contradicted', CONTRADICTED_BUT_SMALL: 'are contradicted by less than matters',
-             EQUIVALENT: 'compare equivalent methods', OPEN: 'are open', CANNOT: 'cannot be asked at this budget'}
-    parts = [f'{tested[verdict]} {said}' for verdict, said in words.items() if tested[verdict]]
+    words = VERDICT_WORDS | {MIXED: ('holds on some data only', 'hold on some data only')}
+    parts = [f'{n} {words[verdict][n > 1]}' for verdict in words if (n := tested[verdict])]
     return (f'Of {len(paper_claims(kind="empirical"))} empirical claims of the five papers, {sum(tested.values())} are '
             f'tested, each counted once over all data: {enumerated(parts)}.')
 
