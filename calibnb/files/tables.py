@@ -970,7 +970,7 @@ def _read_columns_once(path, kind, eps, names, columns):
 
 def ordered_scores(scores, header, names):
     "Return scores with the columns in the order of the names, and the (K,) column of the file of each."
-    order = torch.tensor(column_order(header, names), device='cpu')
+    order = torch.tensor(column_order(header, names), dtype=torch.int64, device='cpu')
     return (scores[:, order] if len(order) > 1 else scores), order
 
 def to_logits(scores, kind, eps):
