@@ -93,8 +93,11 @@ def _underconfident(found, preds, val): return _biased(found, 'label', -1)
         'Apply the recommended calibrator; the reliability diagram shows where probabilities and frequencies differ.')
 def _miscalibrated(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
-    p = found.miscalibration_p
-    return ('issue', f'The ECE is {ece_words(ece)}; {p_text(p)}.') if p < .05 else _PASSED
+    of, p = found.miscalibration_test
+    if p >= .05: return _PASSED
+    if of == 'ECE': return 'issue', f'The ECE is {ece_words(ece)}; {p_text(p)}.'
+    means = 'mean confidence differs from the accuracy' if of == 'label' else 'mean P(y = 1) differs from the share of y = 1'
+    return 'issue', f'The {means} ({p_text(p)}). The ECE is {ece_words(ece)}.'
 
 @_check('CNB005', 'biased probability',
         'The mean of P(y = 1) is above or below the share of y = 1, as after a change of prevalence or after training '
@@ -183,8 +186,11 @@ def _twice(found, preds, val):
     z = preds.class_logits
     if (z.amax(1) - z.amin(1)).max() > 1 + 1e-5: return _PASSED
     if _underconfident(found, preds, val)[0] == 'passed': return _PASSED
+    if preds.binary and z[:, 1].min() < z[0, 0]: return _PASSED  # a sigmoid of probabilities is at least .5
     top = found.scored[UNCALIBRATED].conf.max().item()
-    return 'issue', f'No logits of a sample differ by more than 1, so the largest confidence is {top:.2f}.'
+    seen = f'No logits of a sample differ by more than 1, so the largest confidence is {top:.2f}.'
+    if preds.kind == 'logits': return 'issue', seen
+    return 'tip', seen, 'If the model ends in a softmax or sigmoid, do not apply another one.'
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #b696afd6
 @_check('CNB014', 'repeated rows',

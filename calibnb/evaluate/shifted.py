@@ -63,6 +63,10 @@ def _verdict(interval):
     return 'it harms: use none, or fit one there' if high < 0 else 'no significant effect'
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #1fa0e250
+def _change(gain, lowers, raises):
+    "Say by how much a calibrator lowers the NLL on the shifted samples, or raises it if the gain is negative."
+    return f'{lowers if gain >= 0 else raises} the NLL there by {FORMATS["nll"].number(abs(gain))}'
+
 @dataclass(frozen=True)
 class Shifted:
     "The result of `evaluate_shifted`."
@@ -76,10 +80,10 @@ class Shifted:
         """Return sentences on the effect of the recommended calibrator there, and on the gain by refitting it there."""
         row = self.rows[self.advised]
         if row.interval is None: return 'The audit recommends no calibrator, so there is none to transfer.'
-        gain = '' if math.isnan(row.gain) else f' lowers the NLL there by {FORMATS["nll"].number(row.gain)}'
+        gain = '' if math.isnan(row.gain) else f' {_change(row.gain, "lowers", "raises")}'
         sentence = f'{self.advised} fitted here{gain}: {_verdict(row.interval)}.'
         if row.gain_refitted is None or math.isnan(row.gain_refitted): return sentence
-        return f'{sentence} A refit there would lower the NLL by {FORMATS["nll"].number(row.gain_refitted)}.'
+        return f'{sentence} A refit would {_change(row.gain_refitted, "lower", "raise")}.'
 
     def frame(self):
         "Return a DataFrame with the fields of `ShiftResult`, and the ends of the interval as `lo` and `hi`."

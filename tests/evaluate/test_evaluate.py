@@ -19,7 +19,7 @@ from calibnb.evaluate import (
     UNCALIBRATED, Evaluation, Resamples, Scored, check_sets, evaluate, measure_all, resampled_measures)
 from calibnb.evaluate.audit import CrossFits
 from calibnb.evaluate.ranking import as_good_as_best
-from calibnb.evaluate.table import miscalibration_p
+from calibnb.evaluate.table import miscalibration_test
 from calibnb.posthoc import CALIBRATORS, list_calibrators, make_calibrator
 
 def overconfident(N=1200, K=4, scale=2., seed=0):
@@ -622,7 +622,7 @@ def test_calibrated_models_are_rarely_accused(make, n_sets, most):
         preds = make(300, seed=seed)
         calibrated = Predictions((preds.logits - int(preds.binary))/2, preds.target)
         scored = Scored.of(calibrated)
-        accused += miscalibration_p(measure_all(scored, n_boot=1, draws=1)["ece"], scored) < .05
+        accused += miscalibration_test(measure_all(scored, n_boot=1, draws=1)["ece"], scored)[1] < .05
     assert accused <= most
 
 

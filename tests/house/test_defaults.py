@@ -675,8 +675,8 @@ TABLE |= {
     "evaluate.signed_residuals": lambda: evaluate.signed_residuals(evaluate.Scored.of(PREDS)),
     "evaluate.as_good_as_best": lambda: evaluate.as_good_as_best(
         {name: evaluate.measure_all(s, n_boot=2, draws=2) for name, s in two_rows().items()}, two_rows()),
-    "evaluate.miscalibration_p": lambda: [
-        evaluate.miscalibration_p(evaluate.measure_all(s, n_boot=2, draws=2)["ece"], s) for s in two_rows().values()],
+    "evaluate.miscalibration_test": lambda: [
+        evaluate.miscalibration_test(evaluate.measure_all(s, n_boot=2, draws=2)["ece"], s) for s in two_rows().values()],
     "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
     "plots.reliability_row": drawn_figure,
     "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit, p.nll)
