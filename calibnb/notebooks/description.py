@@ -9,7 +9,7 @@ __all__ = ['describe', 'question_of', 'describe_metrics', 'findings_text']
 import textwrap
 
 from ..core.reading import brief, shorter_path
-from ..core.text import duration_text
+from ..core.text import counted, duration_text
 from ..metrics.measure import FORMATS
 from ..runs.folder import RunFolder
 
@@ -115,7 +115,7 @@ def _describe_plan(path):
         times = [duration_text(3600*h) if h == h else '?' for h in hours]  # nan is not equal to itself
         rows = rows.drop(columns=column).assign(**{title: times})
         total.append(f'about {duration_text(3600*hours.sum())} {where}')
-    planned = f'{len(rows)} {"run" if len(rows) == 1 else "runs"} planned, none made'
+    planned = f'{counted(len(rows), "run")} planned, none made'
     return [f'  {"; ".join([planned, *total])}', rows.to_string(index=False), *_missing_sets(rows)]
 
 def _missing_sets(rows):

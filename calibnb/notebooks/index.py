@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ..core.atomic import atomic_write
 from ..core.page import asset, html_page
 from ..core.reading import brief
-from ..core.text import Markup, html_table, html_text
+from ..core.text import Markup, counted, html_table, html_text
 from ..metrics.measure import FORMATS
 from .experiment import save_with_palette
 from .pages import open_png, png_outputs
@@ -120,7 +120,7 @@ def write_index(
               words('result'), 'ended (UTC)', Markup('figure')]
     columns = {title: [line[i] for line in lines] for i, title in enumerate(titles)}
     table = html_table(columns, sortable=True, style='runs')
-    count = f'{len(rows)} {"run" if len(rows) == 1 else "runs"}'
+    count = counted(len(rows), 'run')
     top = f'<h1>What the studies show</h1>{cards}<h2>{count}</h2>' if cards else f'<h1>{count}</h1>'
     page = html_page('runs', f'{top}<div class="wide">{table}</div>', style=asset('index.css'))
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')

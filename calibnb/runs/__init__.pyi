@@ -1,4 +1,5 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
+from .names import differing as differing
 from .config import RunConfig as RunConfig
 from .run import Run as Run
 from .run import get_run as get_run

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['runs_root', 'settings_key', 'run_path', 'path_beside', 'Effect', 'Finding', 'Result', 'RunError', 'failure',
            'user_frame', 'error_details', 'write_json', 'read_json', 'code_version', 'RunContent', 'RunFolder',
-           'locked_folder', 'find_runs', 'names_in', 'find_trainings', 'input_now']
+           'locked_folder', 'find_runs', 'names_in', 'find_trainings', 'finished_trainings', 'input_now']
 
 # %% ../../nbs/70_runs/01_folder.ipynb #130d57d6
 import json
+import math
 import os
 import platform
 import shutil
@@ -269,6 +270,14 @@ class RunFolder:
         return read_json(self/'status.json') or {}
 
     @property
+    def seconds(self)->float:
+        "The time from the start of the run to its end, in seconds; nan if it has not ended."
+        ends = [self.status.get(name) for name in ('start', 'end')]
+        if not all(ends): return math.nan
+        start, end = map(datetime.fromisoformat, ends)
+        return (end - start).total_seconds()
+
+    @property
     def result(self)->Result|None:
         "The content of `result.json`; None if the file is missing or invalid."
         try:
@@ -386,11 +395,12 @@ def find_trainings(
 )->list[RunFolder]:
     "Return finished training runs, sorted by experiment and name; record the list as an input of the running notebook."
     home = str(Path(root or runs_root()).resolve())
-    found = _done_trainings(home, experiments)
+    found = finished_trainings(home, experiments)
     note_input('runs', home, list(experiments), content=_fingerprint(found))
     return found
 
-def _done_trainings(root, experiments):
+def finished_trainings(root=None, experiments=())->list[RunFolder]:
+    "Return finished training runs like `find_trainings`, without a record."
     wanted = [folder for folder in find_runs(root) if not experiments or folder.path.parent.name in experiments]
     return [folder for folder in wanted if folder.info.get('kind') == 'train' and folder.state == 'done']
 
@@ -404,7 +414,7 @@ def input_now(
 )->str|None:     # None if the input is not on this machine
     "Return the current fingerprint of an input of a notebook."
     kind, *args = json.loads(source)
-    if kind == 'runs': return _fingerprint(_done_trainings(*args))
+    if kind == 'runs': return _fingerprint(finished_trainings(*args))
     if kind == 'files': return content_hash(*args) if all(map(os.path.exists, args)) else None
     from calibnb.data.sets import data_fingerprint  # imports torch
     try: return data_fingerprint(args[0], **args[1])

@@ -8,7 +8,6 @@ __all__ = ['GPU_FLOPS', 'GPU_CALL_S', 'estimate_seconds', 'CallRecorder', 'estim
 # %% ../../nbs/70_runs/05_plans.ipynb #601ee864
 import json
 import math
-from datetime import datetime
 from functools import cache
 from statistics import median
 
@@ -20,7 +19,7 @@ from ..core.content import looked_at_once, once
 from ..losses.modules import loss_options
 from ..data.sets import data_size
 from ..models.named import make_model
-from .folder import RunFolder, find_runs
+from .folder import RunFolder, finished_trainings
 from .names import differing
 from .config import RunConfig
 
@@ -36,13 +35,10 @@ def _kind(settings):
 def _finished_seconds(root):
     "Return the median seconds per epoch of the finished trainings under `root`, by `_kind`."
     found = {}
-    for folder in find_runs(root):
-        info, status = folder.info, folder.status
-        if info.get('kind') != 'train' or status.get('state') != 'done': continue
+    for folder in finished_trainings(root):
         try:
-            start, end = (datetime.fromisoformat(status[key]) for key in ('start', 'end'))
-            epochs = info['settings']['recipe']['epochs']
-            found.setdefault(_kind(info['settings']), []).append((end - start).total_seconds()/epochs)
+            settings = folder.info['settings']
+            found.setdefault(_kind(settings), []).append(folder.seconds/settings['recipe']['epochs'])
         except Exception: continue  # a damaged folder; `calibnb runs` names it
     return {kind: median(seconds) for kind, seconds in found.items()}
 

@@ -8,12 +8,11 @@ __all__ = ['StudyState', 'minutes_of_a_seed', 'until_decided']
 # %% ../../nbs/85_sweep/05_more_seeds.ipynb #808eaca2
 import math
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from ..notebooks.execute import Notebook
 from ..notebooks.parameters import seeds_of
-from ..runs.folder import RunFolder, find_runs, runs_root
+from ..runs.folder import RunFolder, finished_trainings, runs_root
 
 # %% ../../nbs/85_sweep/05_more_seeds.ipynb #b8e77b51
 @dataclass
@@ -80,13 +79,9 @@ def minutes_of_a_seed(
     nan
     """
     minutes = {}
-    for folder in find_runs(root):
-        if folder.path.parent.name != experiment or folder.info.get('kind') != 'train': continue
-        start, end = (folder.status.get(name) for name in ('start', 'end'))
-        if folder.status.get('state') != 'done' or not (start and end): continue
-        seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    for folder in finished_trainings(root, [experiment]):
         seed = folder.info['settings']['recipe']['seed']
-        minutes[seed] = minutes.get(seed, 0.) + seconds/60
+        minutes[seed] = minutes.get(seed, 0.) + folder.seconds/60
     return sum(minutes.values())/len(minutes) if minutes else math.nan
 
 # %% ../../nbs/85_sweep/05_more_seeds.ipynb #13c3c4f3

@@ -16,7 +16,7 @@ from ..core.options import pick
 from ..metrics.bins import width_bins
 from ..metrics.smoothing import smooth_curve
 from ..evaluate.measures import ece_text
-from ..runs.folder import find_runs
+from ..runs.folder import finished_trainings
 from ..runs.run import Run
 from .explorer import import_ipywidgets, new_figure, Explorer, View
 from ..plots import grey, loss_label, loss_style, reliability_diagram
@@ -24,7 +24,7 @@ from ..plots import grey, loss_label, loss_style, reliability_diagram
 # %% ../../nbs/80_widgets/05_runs.ipynb #1fe4a34b
 def _finished(root):
     "Return all finished training runs, 'experiment/folder' -> Run; raise ValueError if there are none."
-    folders = [f for f in find_runs(root) if f.info.get('kind') == 'train' and f.state == 'done']
+    folders = finished_trainings(root)
     if not folders:
         raise ValueError(f'root: no finished training under {root or "the root of runs"}; '
                          '`calibnb run nll_overfitting` trains some')
