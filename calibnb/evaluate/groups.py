@@ -16,7 +16,7 @@ import torch
 from scipy.fft import irfft, rfft
 
 from ..core.options import pick
-from ..core.predictions import Predictions
+from ..core.predictions import MOST_VALUES, Predictions
 from ..core.reading import brief
 from ..core.text import counted, distinct_names, escaped_style, fitting, html_text, p_text, printable, text_table
 from .floors import ConfidenceHistogram
@@ -28,7 +28,7 @@ from ..metrics.rare import bias_interval
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #2d76cb64
 MADE = 'predicted_class', 'confidence_band'  # names of groupings that need no column
-_MOST_VALUES, _RANGES = 20, 4
+_RANGES = 4
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
@@ -49,7 +49,7 @@ class Grouping:
         "Make a slice for each value, or for each range of many numbers; pool rare values."
         import pandas as pd
         values = pd.Series(values).reset_index(drop=True)
-        if values.dtype.kind in 'fiu' and values.nunique() > _MOST_VALUES: names, ids = _ranges(column, values)
+        if values.dtype.kind in 'fiu' and values.nunique() > MOST_VALUES: names, ids = _ranges(column, values)
         else:
             ids, known = pd.factorize(values, sort=False)
             names = [f'{column} = {text}' for text in _value_texts(known)]

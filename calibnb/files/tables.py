@@ -21,7 +21,7 @@ import zipfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from io import BytesIO
+from io import BytesIO, StringIO
 from os.path import commonprefix
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,9 @@ from ..core.atomic import atomic_write
 from ..core.checks import ABOVE_ONE, OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.content import content_hash, note_input
 from ..core.options import pick
-from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
+from calibnb.core.predictions import (
+    MOST_VALUES, Predictions, class_order, log_probs, quote_names, uniform_weight
+)
 from calibnb.core.reading import (
     NeedsOptions, are_several_files, brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
 )
@@ -67,7 +69,7 @@ class ColumnNames:
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
     classes:tuple=()  # class names of a fitted calibrator; if they are numbers, columns may have numbers as names
     drop_missing:bool=False # leave out the samples without a score or a label
-    texts:tuple=()    # columns of a csv file to read as text, e.g. ids such as 0001
+    texts:tuple=()    # groups that stay texts if a csv file has many numbers in them, e.g. ids such as 0001
     rows:int|None=None # read a random part of about so many rows of a larger .parquet, .npy or .npz file; None: all
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
@@ -197,9 +199,71 @@ def _read_csv(path, names=ColumnNames()):
     if len(header) == 1 and (len(parts) > 2 or len(parts) > 1 and has_target):
         raise ValueError(f'the first line is {brief(header[0])!r}; want commas between the names')
     place = CsvPlaces(path) if path.suffix.lower() == '.csv' else 'row {}'.format
-    digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
-    texts = {name: str for name in header if name.strip() in names.texts}
-    return contents_of_frame(pd.read_csv(path, dtype=texts or None, **digits), place, names)
+    return contents_of_frame(_csv_frame(path, header, names), place, names, typed=False)
+
+_MISSING = ('', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A',
+            'NA', 'NULL', 'NaN', 'None', 'n/a', 'nan', 'null')  # cells without a number; among texts only ''
+
+def _csv_frame(path, header, names):
+    """Return the columns of a csv file: scores as numbers, labels as texts, groups as texts or numbers.
+
+    A csv file does not state types, and numbers do not keep texts: 007 and 7, 1.10 and 1.1, or NA."""
+    import pandas as pd
+    columns = {name: name.strip() for name in header}
+    labels = {*_label_columns(columns.values(), names)} - {*names.scores}
+    groups = [name for name, plain in columns.items() if plain in names.groups and plain not in labels]
+    many = _of_many_numbers(_parsed(path, nrows=1000, usecols=groups)) if groups else []  # likely, which saves time
+    as_text = [name for name, plain in columns.items()
+               if plain in labels or name in groups and (plain in names.texts or name not in many)]
+    frame = _parsed(path, as_text)
+    wrong = [name for name in groups if name not in as_text and name not in _of_many_numbers(frame[[name]])]
+    if wrong: frame[wrong] = _parsed(path, wrong, usecols=wrong)
+    for name in groups:
+        if name not in as_text or columns[name] in names.texts: continue
+        ids, known = pd.factorize(frame[name])
+        values = _typed(known, missing=(ids < 0).any())
+        if values.dtype.kind in 'fiu' and values.nunique() > MOST_VALUES: frame[name] = values.to_numpy()[ids]
+    return frame
+
+def _parsed(path, as_text=(), **options):
+    "Read a csv file with pandas, and some columns as text, in which only an empty cell is missing."
+    import pandas as pd
+    if not _pandas_reads_all_digits(pd.__version__): options['float_precision'] = 'round_trip'
+    if as_text:
+        missing = {name: _MISSING for name in pd.read_csv(path, nrows=0)} | dict.fromkeys(as_text, [''])
+        options |= dict(dtype=dict.fromkeys(as_text, object), na_values=missing, keep_default_na=False)
+    return pd.read_csv(path, **options)
+
+def _of_many_numbers(frame):
+    "Return the names of the columns of more than `MOST_VALUES` distinct numbers."
+    return [name for name, column in frame.items()
+            if column.dtype.kind in 'fiu' and column.nunique() > MOST_VALUES]
+
+def _typed(texts, missing):
+    "Return texts, and nan if some are `missing`, as pandas reads a column of them: numbers or bools if all are."
+    rows = StringIO()
+    csv.writer(rows).writerows([text] for text in ('texts', *texts, *['']*bool(missing)))
+    rows.seek(0)
+    return _parsed(rows, skip_blank_lines=False)['texts']
+
+def _label_values(
+    texts,   # labels as texts
+    columns, # names of the class columns
+):           # (N,) array
+    """Return the labels of a csv file as pandas reads them, e.g. as numbers.
+
+    Return texts if one of them names another column than its number does: 01 beside 1, or NA."""
+    import pandas as pd
+    ids, known = pd.factorize(texts)
+    found = _typed(known, missing=(ids < 0).any())
+    words = [str(text).strip() for text in known]
+    read = ['' if value != value else f'{value:.15g}' if found.dtype.kind in 'fiu' else str(value).strip()
+            for value in found[:len(known)]]
+    if words != read:
+        by_text, by_value = (columns_of_labels(columns, labels)[1] for labels in (words, read))
+        if any(k is not None and k != other for k, other in zip(by_text, by_value)):
+            return np.array([*known, math.nan], dtype=object)[ids]
+    return found.to_numpy()[ids]
 
 def _open_lines(path): return (gzip.open if file_format(path).endswith('.gz') else open)(path, 'rt', encoding='utf-8')
 
@@ -274,13 +338,22 @@ def _check_distinct(names):
     twice = first_repeated(names)
     if twice is not None: raise ValueError(f'two columns are called {brief(twice)!r}, want distinct names')
 
-def contents_of_frame(frame, place, names=ColumnNames()):
+def _label_columns(columns, names):
+    "Return the names of the columns of labels."
+    def called(wanted): return [name for name in columns if plain_name(name) in wanted]
+    return [names.target] if names.target else called(_PLAIN_TARGETS) or called(TARGET_NAMES)
+
+def contents_of_frame(
+    frame,
+    place,      # as in `FileContents`
+    names=ColumnNames(),
+    typed=True, # False: labels are texts of a csv file, which does not state their type
+):
     "Split a DataFrame into class columns, labels, groups and extra columns."
     frame = frame.rename(columns=lambda name: str(name).strip())
     if not len(frame): raise ValueError('a header and no samples')
     for name in names.scores: pick('column', name, [*frame])
-    def called(wanted): return [name for name in frame if plain_name(name) in wanted]
-    labels = [names.target] if names.target else called(_PLAIN_TARGETS) or called(TARGET_NAMES)
+    labels = _label_columns(frame, names)
     if names.target: pick('column', names.target, [*frame])
     of_groups = {name: frame[name].to_numpy() for name in names.groups if name in frame}
     used = frame.drop(columns=[name for name in frame if name in {*of_groups, *names.ignored, *names.optional}])
@@ -291,19 +364,30 @@ def contents_of_frame(frame, place, names=ColumnNames()):
     extra = {name: advice(name) for name in scores if plain_name(name) in WEIGHT_NAMES}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
-    known = _distinct_labels(np.asarray(frame[labels[0]].dropna().unique()))[0] if len(labels) == 1 else names.classes
+    targets = {name: frame[name].to_numpy() if typed else _label_values(frame[name], [*scores] or names.classes)
+               for name in labels}
+    known = _distinct_labels(_unique(targets[labels[0]]))[0] if len(labels) == 1 else names.classes
     _check_class_columns([*scores], known, bool(names.scores))
     if not names.scores: scores = scores[in_counted_order([*scores])]
-    arrays = {'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels}
-    return FileContents(arrays, [*scores], extra, place, of_groups, (*frame,), like_labels)
+    return FileContents({'': scores.to_numpy(dtype=np.float64)} | targets, [*scores], extra, place, of_groups, (*frame,), like_labels)
 
 def _distinct_labels(labels):
     "Return the distinct labels as text, and the index of each sample's label among them, (N,)."
-    numeric = labels.dtype.kind in 'fiu'
-    known, index = np.unique(labels if numeric else labels.astype(str), return_inverse=True)
-    return [f'{v:.15g}' if numeric else str(v).strip() for v in known], index
+    import pandas as pd
+    if labels.dtype.kind in 'fiu':
+        known, index = np.unique(labels, return_inverse=True)
+        return [f'{v:.15g}' for v in known], index
+    index, texts = pd.factorize(labels.astype(object), use_na_sentinel=False)
+    known, of_text = np.unique([*map(str, texts)], return_inverse=True)
+    return [str(text).strip() for text in known], of_text[index]
 
-def _words(labels): return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.unique()}
+def _unique(labels):
+    "Return the distinct labels without missing ones."
+    import pandas as pd
+    return np.asarray(pd.Series(labels).dropna().unique())
+
+def _words(labels):
+    return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.dropna().unique()}
 
 def _class_columns(scores, names, words=()):
     "Return the columns that may be classes, and warn of the others; columns named by a label in `words` are classes."
@@ -826,6 +910,9 @@ def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
     with naming(target_path or path):
         if not target_path: labelled, (name, labels) = contents, _labels_in(path, contents, names.target)
         is_table = labelled.columns is not None
+        if target_path and is_table and any(header):  # the names of the columns say whether a label is text
+            again = read_file(target_path, ColumnNames(names.target, ignored=names.ignored, classes=tuple(header)))
+            name, labels = _labels_in(target_path, again, names.target)
         if kind == 'confidence': header = ['correct']
         return scores, *class_targets(labels, name, header, is_table, pos_label, labelled.place), of_groups or None
 

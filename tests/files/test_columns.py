@@ -471,3 +471,66 @@ def test_true_and_false_are_labels_of_two_columns(header, order, tmp_path, capsy
     assert cli.main("apply c.safetensors b.csv --probs --out o.csv".split()) == 0
     written = pd.read_csv("o.csv", dtype=str)
     assert (written["prediction"] == written["target"]).mean() == pytest.approx(.9)
+
+
+CELLS = np.array(["007", "7", "07", "1.10", "1.1", "NA", ""])[np.arange(600) % 7]
+
+
+def test_columns_that_are_no_scores_keep_their_text(capsys):
+    "A csv file has no types: numbers would merge 007 and 7, 1.10 and 1.1, and NA and an empty cell."
+    write("old.csv", code=CELLS)
+    pd.read_csv("old.csv").assign(code=[cell or None for cell in CELLS]).to_parquet("old.parquet")
+    make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
+    line = "apply c.safetensors old.csv --logits --prob-cols cat,dog,owl --keep code --out out.csv"
+    assert cli.main(line.split()) == 0
+    assert pd.read_csv("out.csv", dtype=str, keep_default_na=False).code.tolist() == CELLS.tolist()
+    said = []
+    for suffix in "csv", "parquet":
+        capsys.readouterr()
+        line = f"audit old.{suffix} --logits --by code --calibrator temperature --no-report --json"
+        assert cli.main(line.split()) == 0
+        said.append(json.loads(capsys.readouterr().out)["slices"])
+        names = {one["slice"] for one in said[-1]["slices"][1:]}
+        assert names == {*(f"code = {cell}" for cell in CELLS[:6]), "code is missing"}
+        assert cli.main(f"compare old.{suffix} old.{suffix} --logits --by code --json".split()) == 0
+        assert json.loads(capsys.readouterr().out)["slices"].keys() == names
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("many", [np.arange(600) % 21 + .5, np.arange(600) % 30, np.r_[np.zeros(590), 1:11]])
+def test_a_column_of_more_than_twenty_numbers_has_ranges(many):
+    "Also if its first rows have few; cells that are no numbers are then missing; one more text makes categories."
+    from calibnb.evaluate.groups import groupings
+    cells = np.array([f"{x:06.2f}" for x in many], dtype=object)
+    cells[:590:59] = "NA"
+    many = pd.Series(many).where(cells != "NA")
+    if many.nunique() < 20:  # late: more than the rows that are tried first
+        cells = np.r_[np.tile(cells[:590], 2), np.array([f"{x:06.2f}" for x in range(30)], dtype=object)]
+        many = pd.Series(pd.to_numeric(pd.Series(cells), errors="coerce"))
+    frame = pd.DataFrame(LOGITS.repeat(3, 1)[:len(cells)].numpy(), columns=WORDS).assign(y=0, age=cells)
+    frame.to_csv("a.csv", index=False)
+    preds = read_predictions("a.csv", "logits", groups=["age"])
+    np.testing.assert_array_equal(preds.groups["age"], many)  # bits: read, not computed
+    assert "age is missing" in groupings(preds, "age", 2)[0].names
+    frame.assign(age=np.where(np.arange(len(cells)) == len(cells) - 1, "?", cells)).to_csv("b.csv", index=False)
+    words = read_predictions("b.csv", "logits", groups=["age"]).groups["age"]
+    assert words.tolist()[:-1] == cells.tolist()[:-1]
+
+
+@pytest.mark.parametrize("columns", [["1", "01", "001"], ["prob_1", "prob_01", "prob_1e0"], ["1", "1.0", "2"],
+                                     ["NA", "EU", "US"], ["p_null", "p_nan", "p_None"], ["TRUE", "True", "true"],
+                                     ["9007199254740992", "9007199254740993", "1"]])
+def test_labels_are_names_of_columns_as_text_first(columns):
+    "Also where the text states a number, a truth value or a missing value; in one file or two, an empty cell is missing."
+    words = np.array([name.split("_")[-1] for name in columns], dtype=object)[TARGET]
+    write("a.csv", called=columns, target=words)
+    write("scores.csv", called=columns)
+    scores = pd.read_csv("scores.csv").drop(columns="y")
+    scores.to_csv("scores.csv", index=False)
+    pd.DataFrame(dict(y=words)).to_csv("y.csv", index=False)
+    for read in read_predictions("a.csv", "logits"), read_predictions("scores.csv", "logits", "y.csv"):
+        assert torch.equal(read.target, TARGET)
+    words[3] = ""
+    write("a.csv", called=columns, target=words)
+    with pytest.raises(ValueError, match="column 'y' has no label in line 5; give"):
+        read_predictions("a.csv", "logits")
