@@ -475,7 +475,8 @@ _EXPECTED = dict(logits='finite numbers', probs='numbers in [0, 1]', confidence=
 
 def _wrong_numbers(scores, names, kind, place):
     "Return {column: description of its first invalid logit or probability}."
-    bad = ~np.isfinite(scores) if kind == 'logits' else ~((scores >= 0) & (scores <= 1 + ABOVE_ONE))
+    if kind == 'logits': bad = ~(scores < math.inf)  # -inf is a masked class
+    else: bad = ~((scores >= 0) & (scores <= 1 + ABOVE_ONE))
     first = {name: int(bad[:, k].argmax()) for k, name in enumerate(names) if bad[:, k].any()}
     return {name: f'holds {scores[row, names.index(name)]:.4g} in {place(row)}' for name, row in first.items()}
 

@@ -534,3 +534,19 @@ def test_labels_are_names_of_columns_as_text_first(columns):
     write("a.csv", called=columns, target=words)
     with pytest.raises(ValueError, match="column 'y' has no label in line 5; give"):
         read_predictions("a.csv", "logits")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".npz"])
+def test_a_logit_of_minus_infinity_is_a_masked_class_in_every_format(suffix, capsys):
+    logits = LOGITS.numpy().copy()
+    logits[TARGET == 1, 0] = -np.inf
+    frame = pd.DataFrame(logits, columns=WORDS).assign(y=TARGET.numpy())
+    if suffix == ".npz":
+        np.savez("a.npz", logits=logits, y=TARGET)
+    elif suffix == ".jsonl":
+        Path("a.jsonl").write_text("\n".join(map(json.dumps, frame.to_dict("records"))))
+    else:
+        getattr(frame, f"to_{suffix[1:]}")(f"a{suffix}", index=False)
+    assert torch.equal(read_predictions(f"a{suffix}", "logits").logits.isneginf(), torch.from_numpy(logits) == -np.inf)
+    frame.assign(cat=np.inf).to_csv("b.csv", index=False)
+    assert "column 'cat' holds inf in line 2, want finite numbers" in refused(capsys, "audit", "b.csv", "--logits")
