@@ -7,7 +7,7 @@ __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS
            'plain_name', 'column_numbers', 'class_names', 'in_counted_order', 'columns_of_labels', 'is_of_lm_eval',
            'contents_of_frame', 'like_labels_among', 'advice', 'CsvPlaces', 'unused_columns', 'check_table',
            'class_ids', 'label_in_name', 'binary_names', 'column_order', 'read_file', 'named_kind', 'names_among',
-           'score_name', 'holds_probs', 'check_not_probs', 'read_predictions', 'class_targets', 'read_sets', 'in_order',
+           'score_name', 'why_probs', 'check_not_probs', 'read_predictions', 'class_targets', 'read_sets', 'in_order',
            'ReadColumns', 'read_columns', 'to_logits', 'label_words', 'table_of', 'write_npz', 'write_probs']
 
 # %% ../../nbs/08_files/02_tables.ipynb #dead0ccb
@@ -180,7 +180,7 @@ def _check_class_columns(names, known=(), chosen=False):
                          'each class, and no index (index=False)')
     if len(names) == 1 and counted == [0]:
         raise ValueError(f'column {names[0]!r} is the only one, and its name says class 0; a single column is for '
-                         'class 1: name it p, or give both columns')
+                         'class 1: give the column of class 1, i.e. 1 - p, or both columns')
     numbered = [re.fullmatch(r'(\D*)(\d+)', name) for name in names]
     order = [int(match[2]) for match in numbered] if all(numbered) else []
     if order != sorted(order) and len({match[1] for match in numbered}) == 1 and not (named or chosen):
@@ -818,17 +818,41 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
 _SUM_ERROR = .02  # of rows that are rounded to two decimals
 _TRIED = 100_000  # rows that say what a huge file holds; `check_probs` sees all rows that are used
 
-def holds_probs(
+def why_probs(
     path,
     names:ColumnNames=ColumnNames(),
-)->bool:
-    "Return True if the scores in a file are rows of two or more numbers in [0, 1] that all sum to 1."
+)->str:
+    """Return the reason why the scores in a file are probabilities; '' if their numbers do not say so.
+
+    They are rows of two or more numbers in [0, 1] that all sum to 1, or one column of numbers in [0, 1] beside labels 0
+    and 1. Raises ValueError for a file without samples, or without a column that is named."""
+    names = replace(names, kind='probs', rows=_TRIED)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        try: scores = _read_scores(path, 'probs', replace(names, groups=(), rows=_TRIED))[1]
-        except ValueError: return False
-    if scores.ndim < 2 or scores.shape[1] < 2 or scores.isnan().any(): return False
-    return bool(((scores >= 0) & (scores <= 1)).all() and ((scores.sum(1) - 1).abs() <= _SUM_ERROR).all())
+        _check_names(path, names)
+        try: contents, scores, header = _read_scores(path, 'probs', names)
+        except ValueError: return ''
+    if scores.isnan().any() or not ((scores >= 0) & (scores <= 1)).all(): return ''
+    if scores.ndim == 2 and scores.shape[1] > 1:
+        of_rows = ((scores.sum(1) - 1).abs() <= _SUM_ERROR).all()
+        return 'each row sums to 1, so these are probabilities' if of_rows else ''
+    found = names_among(contents, (plain_name(names.target),) if names.target else TARGET_NAMES)
+    labels = {*_unique(contents.arrays[found[0]]).tolist()} if len(found) == 1 and contents.columns else {}
+    if not (labels and labels <= {0, 1} and (scores % 1 > 0).any()): return ''
+    return f'column {header[0]!r} holds numbers in [0, 1] beside labels 0 and 1, so it is P(y = 1)'
+
+def _check_names(path, names):
+    "Raise ValueError for a table without samples, or without a column that is named."
+    if are_several_files(path): return
+    with naming(path):
+        if file_format(path).startswith('.csv'):
+            import pandas as pd
+            if pd.read_csv(path, nrows=1).empty: raise ValueError('a header and no samples')
+        is_jsonl = file_format(path).startswith('.jsonl')
+        found = [name for _, row in _json_objects(path) for name in row] if is_jsonl else _names_in(path)
+    known = dict.fromkeys(str(name).strip() for name in found)
+    for name in (*filter(None, [names.target]), *names.scores, *names.ignored, *names.groups):
+        pick('column', name, known)
 
 def check_not_probs(scores):
     "Check and return logits; raise ValueError if the numbers are probabilities."

@@ -550,3 +550,41 @@ def test_a_logit_of_minus_infinity_is_a_masked_class_in_every_format(suffix, cap
     assert torch.equal(read_predictions(f"a{suffix}", "logits").logits.isneginf(), torch.from_numpy(logits) == -np.inf)
     frame.assign(cat=np.inf).to_csv("b.csv", index=False)
     assert "column 'cat' holds inf in line 2, want finite numbers" in refused(capsys, "audit", "b.csv", "--logits")
+
+
+def test_what_a_file_holds_is_judged_without_the_columns_of_slices_and_ids(capsys):
+    "Of text, of numbers, and of numbers that make the rows sum to more than 1."
+    probs = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS).assign(y=LABELS)
+    probs = probs.assign(site=np.where(np.arange(600) % 2, "a", "b"), age=np.arange(600) % 50, key=np.arange(600))
+    for by in ["site"], ["age"], ["site", "age"]:
+        probs[[*WORDS, "y", *by]].to_csv("by.csv", index=False)
+        line = ["audit", "by.csv", *(word for name in by for word in ("--by", name)), "--calibrator", "temperature"]
+        assert cli.main([*line, "--no-report"]) == 0
+        assert "each row sums to 1, so these are probabilities" in capsys.readouterr().err
+    probs[[*WORDS, "y", "site", "key"]].to_csv("old.csv", index=False)
+    assert cli.main("compare old.csv old.csv --by site --id key".split()) in (0, 2)
+    assert capsys.readouterr().err.count("each row sums to 1") == 2
+    for line in "audit old.csv --by nope", "audit by.csv --by siet", "compare old.csv old.csv --id nope":
+        assert "column: '" + line.split()[-1] + "' is not known" in refused(capsys, *line.split())
+    probs[:0].to_csv("empty.csv", index=False)
+    assert "file: empty.csv: a header and no samples" in refused(capsys, "audit", "empty.csv")
+
+
+@pytest.mark.parametrize("name", ["p", "score", "y_score", "P", "p1", "y_pred", "prediction", "spam"])
+def test_a_column_in_0_to_1_beside_labels_0_and_1_is_the_probability_of_1(name, capsys):
+    binary("b.csv", name, [0, 1])
+    assert cli.main("audit b.csv --no-report --calibrator platt".split()) == 0
+    out, err = capsys.readouterr()
+    assert "P(y = 1)" in out
+    assert f"b.csv: column '{name}' holds numbers in [0, 1] beside labels 0 and 1, so it is P(y = 1)\n" in err
+    for column, labels in [(TARGET % 2).numpy(), [0, 1]], [LOGITS[:, 0].numpy(), [0, 1]], [None, [1, 2]]:
+        binary("b.csv", name, labels)
+        if column is not None:
+            pd.read_csv("b.csv").assign(**{name: column}).to_csv("b.csv", index=False)
+        assert "b.csv does not say what it holds; give --logits or --probs" in refused(capsys, "audit", "b.csv")
+
+
+def test_the_only_column_of_class_0_is_not_to_be_called_p(capsys):
+    pd.DataFrame({"0": [.2, .7], "1": [.8, .3], "y": [1, 0]}).to_csv("b.csv", index=False)
+    err = refused(capsys, *"audit b.csv --prob-cols 0".split())
+    assert "its name says class 0; a single column is for class 1: give the column of class 1, i.e. 1 - p, or" in err
