@@ -812,8 +812,16 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
     name = '' if '' in contents.arrays else score_name(path, contents, kind, names)
     scores = as_tensor(contents.arrays[name], name or kind)
     header = contents.columns
-    if header is None: header = ['']*(scores.shape[1] if scores.ndim > 1 else 1)
+    if header is None: header = _names_of_classes(contents, scores.shape[1] if scores.ndim > 1 else 1)
     return contents, scores if scores.is_floating_point() else scores.double(), header
+
+def _names_of_classes(contents, K):
+    "Return the texts in the array `classes` as names of K columns, of one column the second; '' if there are none."
+    found = [np.asarray(contents.arrays[name]) for name in names_among(contents, ('classes',))]
+    if len(found) != 1 or found[0].dtype.kind not in 'OU' or found[0].ndim != 1: return ['']*K
+    names = [str(name).strip() for name in found[0]]
+    if K == 1 and len(names) == 2: return names[1:]
+    return names if len({*names}) == K == len(names) else ['']*K
 
 _SUM_ERROR = .02  # of rows that are rounded to two decimals
 _TRIED = 100_000  # rows that say what a huge file holds; `check_probs` sees all rows that are used
@@ -963,6 +971,10 @@ def class_targets(
     if name == '' and pos_label is None and given.dtype.kind in 'iuf': labels = _numeric_ids(given, 'target', header)
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place)
+    elif given.dtype.kind == 'U':
+        raise ValueError(f'{name or "target"}: text, {brief(str(given[0]), 40)!r} in {place(0)}, and nothing names the '
+                         'classes; want class ids from 0, or add an array `classes` with a text for each class, in the '
+                         'order of the columns')
     target = _to_integers(as_tensor(labels, name or 'target'))
     if len(header) == 1 and pos_label is None: _check_two_labels(target, header[0])
     names = class_names(header)

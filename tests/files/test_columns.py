@@ -588,3 +588,23 @@ def test_the_only_column_of_class_0_is_not_to_be_called_p(capsys):
     pd.DataFrame({"0": [.2, .7], "1": [.8, .3], "y": [1, 0]}).to_csv("b.csv", index=False)
     err = refused(capsys, *"audit b.csv --prob-cols 0".split())
     assert "its name says class 0; a single column is for class 1: give the column of class 1, i.e. 1 - p, or" in err
+
+
+def test_labels_of_arrays_are_texts_of_their_array_of_classes(capsys):
+    "The order of `classes` is that of the columns; of one column, the second class is its own."
+    order = [2, 0, 1]
+    arrays = dict(logits=LOGITS[:, order], classes=np.array(WORDS)[order])
+    np.savez("a.npz", target=LABELS, **arrays)
+    preds = read_predictions("a.npz", "logits")
+    assert preds.classes == ("owl", "cat", "dog") and torch.equal(preds.ordered(WORDS).target, TARGET)
+    np.savez("ids.npz", target=np.argsort(order)[TARGET], **arrays)
+    assert torch.equal(read_predictions("ids.npz", "logits").ordered(WORDS).target, TARGET)
+    p, y = LOGITS[:, 0].sigmoid(), np.array(["no", "yes"])[TARGET % 2]
+    np.savez("b.npz", probs=p, target=y, classes=["no", "yes"])
+    read = read_predictions("b.npz", "probs")
+    assert read.classes == ("no", "yes") and torch.equal(read.target, TARGET % 2)
+    np.savez("c.npz", logits=LOGITS, target=LABELS)
+    err = refused(capsys, "audit", "c.npz")
+    assert f"target: text, '{LABELS[0]}' in row 0, and nothing names the classes; want class ids from 0, or add" in err
+    np.savez("c.npz", logits=LOGITS, target=LABELS, classes=["cat", "dog", "fox"])
+    assert "'owl' in row" in refused(capsys, "audit", "c.npz")
