@@ -50,7 +50,8 @@ def _read(options:AuditOptions):
 
 def _texts(caught):
     "Return the texts of warnings from reading files, except about probabilities of 0, which a check reports."
-    return [text for w in caught if 'uncalibrated NLL is infinite' not in (text := str(w.message))]
+    from calibnb.core.predictions import ImpossibleLabels
+    return [str(w.message) for w in caught if not issubclass(w.category, ImpossibleLabels)]
 
 # %% ../../nbs/90_cli/03_audit.ipynb #ac7698bc
 def _read_shifted(preds, options):

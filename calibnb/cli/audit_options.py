@@ -100,7 +100,7 @@ def _add_comparisons(audit):
 # %% ../../nbs/90_cli/02e_audit_options.ipynb #d36d752f
 @dataclass(frozen=True)
 class AuditOptions:
-    "What an audit does: the flags of the command line, checked, with everything settled that they leave open."
+    "The settings of an audit: the checked flags of the command line, and what follows where a flag is missing."
     file:str
     kind:str                  # 'logits', 'probs' or 'confidence'
     columns:object            # ColumnNames

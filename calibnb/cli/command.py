@@ -142,17 +142,13 @@ def _load_named_plugins(args):
     add_plugins(getattr(args, 'plugin', []))
     if hasattr(args, 'plugin') and plugin_names(): load_plugins()
 
-_NOTEBOOKS = 'nbformat', 'nbclient', 'nbconvert', 'papermill', 'jupyter_client', 'ipykernel', 'IPython'
-_EXTRAS = {name: "'calibnb[notebooks]'" for name in _NOTEBOOKS} | dict(torchvision="'calibnb[train]'")
-
 def _reason(error):
     "Return the message of an error; for an OSError, the name of the file comes first."
+    from calibnb.core.options import not_installed
     from calibnb.core.reading import reason
     from calibnb.core.settings import reasons
     if isinstance(error, MemoryError): return reason(error)
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition('.')[0]
-        return f"{package}: not installed; pip install {_EXTRAS.get(package, package)}"
+    if isinstance(error, ModuleNotFoundError) and error.name: return not_installed(error.name)
     named = isinstance(error, OSError) and error.filename and error.strerror
     return f'{error.filename}: {reason(error)}' if named else reasons(error)
 

@@ -8,7 +8,7 @@ __all__ = ['add_estimate', 'run_estimate']
 # %% ../../nbs/90_cli/03f_estimate.ipynb #0ef9df0e
 import json
 
-from .apply import columns_of, settle_kind
+from .apply import settle_kind
 from .flags import add_columns, add_kind, check_exists, column_names, kind_given, kind_of, noting
 
 # %% ../../nbs/90_cli/03f_estimate.ipynb #c939b0c5
@@ -30,7 +30,8 @@ def _calibrator(args):
     from calibnb.posthoc import Calibrator
     if not args.calibrator: return None
     calibrator = Calibrator.load(args.calibrator)
-    if calibrator.columns_: raise ValueError(f'--calibrator: {args.calibrator} is multilabel, want one label a sample')
+    if calibrator.inputs_.multilabel:
+        raise ValueError(f'--calibrator: {args.calibrator} is multilabel, want one label a sample')
     settle_kind(calibrator, args)
     return calibrator
 
@@ -41,21 +42,20 @@ def run_estimate(args):
     if args.calibrator: check_exists(args.calibrator, '--calibrator')
     from calibnb.core import Predictions, class_logits
     from calibnb.evaluate.estimate import expected_accuracy
-    from calibnb.files.tables import column_order, read_columns, read_predictions
+    from calibnb.files.tables import read_columns, read_predictions
     from calibnb.posthoc.problems import problem_of
     calibrator, columns = _calibrator(args), column_names(args)
     kind = kind_given(args) if calibrator else kind_of(args)
     with noting():
-        labelled = read_predictions(args.like, kind, calibrator and kind == 'probs' and calibrator.eps_ or None,
-                                    names=columns)
+        eps = calibrator.eps_ if calibrator and kind == 'probs' else None  # of the fit, also if it is 0
+        labelled = read_predictions(args.like, kind, eps=eps, names=columns)
         if calibrator: labelled = labelled.ordered(calibrator.class_names_)
-        read = read_columns(args.file, kind, labelled.eps or 0., columns=columns)
-    order = (columns_of(read.header, calibrator, args.file) if calibrator
-             else column_order(read.header, labelled.classes))
+        names = calibrator.class_names_ if calibrator else labelled.classes
+        read = read_columns(args.file, kind, labelled.eps or 0., names, columns)
     def probs_of(logits):
         if calibrator: return problem_of(calibrator).calibrated(calibrator.inputs_.in_columns(logits))
         return class_logits(logits).double().softmax(1)
-    found = expected_accuracy(probs_of(read.logits[:, order]),
+    found = expected_accuracy(probs_of(read.logits),
                               Predictions.from_probs(probs_of(labelled.logits), labelled.target))
     print(json.dumps(found.record(), indent=1) if args.json else found.text(), file=args.stdout)
     return 0 if found.trustworthy else 2

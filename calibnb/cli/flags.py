@@ -218,12 +218,13 @@ def check_stated(args, flag='--confidence'):
 @contextmanager
 def noting(path=''):
     "Print warnings from reading a file as notes, but not that labels have probability 0, which the answer reports."
+    from calibnb.core.predictions import ImpossibleLabels
     start = f'note: {path}: ' if path else 'note: '
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         yield
-    for text in dict.fromkeys(str(w.message) for w in caught):
-        if 'uncalibrated NLL is infinite' not in text: print(f'{start}{text}', file=sys.stderr)
+    for text in dict.fromkeys(str(w.message) for w in caught if not issubclass(w.category, ImpossibleLabels)):
+        print(f'{start}{text}', file=sys.stderr)
 
 def add_rows(command):
     "Add `--rows`."

@@ -20,6 +20,7 @@ from calibnb.cli.flags import (
 )
 from ..core.atomic import atomic_write, naming_target
 from ..core.names import NAMES
+from ..core.options import require
 from ..core.text import counted, fitting, text_table
 from ..notebooks.parameters import read_value
 
@@ -417,12 +418,9 @@ def write_csv(table, path):
 
 def _write_parquet(table, path):
     "Write a Parquet file; columns of Python objects, such as options, become text."
+    require('pyarrow')
     texts = {c: str for c in table.columns if table[c].dtype == object}
-    try:
-        with _whole_file(path) as file: table.astype(texts).to_parquet(file, index=False)
-    except ImportError:
-        raise ValueError('--parquet: pyarrow is not installed; pip install pyarrow, '
-                         'or use --csv') from None
+    with _whole_file(path) as file: table.astype(texts).to_parquet(file, index=False)
 
 def no_runs(
     root,

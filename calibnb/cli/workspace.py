@@ -57,7 +57,7 @@ def add_lab(commands):
 
 def run_lab(args):
     "Carry out `calibnb lab`; return its exit code, or None for 0."
-    require('jupyterlab', 'notebooks')
+    require('jupyterlab')
     home = resource('nbs') if checkout() and not args.copy else Path(args.copy or 'notebooks')
     start = home/'explore'/'start.ipynb'
     if not start.exists(): _copy_notebooks(home)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MOST_VALUES', 'class_probs', 'class_logits', 'log_probs', 'unchecked_log_probs', 'uniform_weight', 'first_argmax',
-           'exp_', 'top_probability', 'check_class_names', 'quote_names', 'class_order', 'impossible_labels_text',
-           'form_text', 'Predictions', 'row_hashes', 'random_order']
+           'exp_', 'top_probability', 'check_class_names', 'quote_names', 'class_order', 'ImpossibleLabels',
+           'impossible_labels_text', 'form_text', 'Predictions', 'row_hashes', 'random_order', 'draw_folds']
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
@@ -13,6 +13,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -223,6 +224,9 @@ def _binary_from_multiclass(names, k):
     rest = [*names[:k], *names[k + 1:]]
     return (rest[0] if len(rest) == 1 else '', names[k])
 
+class ImpossibleLabels(UserWarning):
+    "Labels have probability 0."
+
 def impossible_labels_text(
     zeros,        # number of labels with probability 0, or of answers that contradict a confidence of 0 or 1
     n,            # number of samples
@@ -330,7 +334,7 @@ class Predictions:
         if eps is None: eps = uniform_weight(probs, target, kind == 'confidence') if zeros else 0.
         impossible = (columns.gather(1, target[:, None]) == 0).sum().item()
         text = impossible_labels_text(impossible, len(target), eps, kind == 'confidence')
-        if impossible: warnings.warn(text, stacklevel=3)
+        if impossible: warnings.warn(text, ImpossibleLabels, stacklevel=3)
         given = None
         if probs.shape[1] == 1: given = probs.clamp_max(1)
         elif eps or zeros: given = probs/probs.sum(1, keepdim=True)
@@ -480,6 +484,23 @@ def random_order(
     _, group, size = hashes[order].unique_consecutive(return_inverse=True, return_counts=True)
     number = torch.arange(len(order), device='cpu') - (size.cumsum(0) - size)[group]
     return order[_mixed(_mixed(hashes[order]) + number + (2*seed + 1)*0x9E3779B97F4A7C1).argsort()]
+
+def draw_folds(
+    logits:Tensor, target:Tensor, # as in `random_order`
+    folds:int,     # number of folds
+    seed:int=0,
+)->tuple[Tensor, list[tuple[slice, slice]]]: # (2N,) rows; for each fold, the slices of the rows outside and inside it
+    """Draw folds: return the rows in random order, twice over, so that the rows outside a fold are one slice.
+
+    >>> import torch
+    >>> from calibnb.core.predictions import draw_folds
+    >>> rows, folds = draw_folds(torch.eye(4), torch.arange(4), 2)
+    >>> [(len(rows[outside]), len(rows[inside])) for outside, inside in folds]
+    [(2, 2), (2, 2)]
+    """
+    order, N = random_order(logits, target, seed), len(logits)
+    ends = [*accumulate(map(len, order.tensor_split(folds)))]
+    return order.repeat(2), [(slice(end, start + N), slice(start, end)) for start, end in zip([0, *ends], ends)]
 
 def _mixed(x):
     "Mix the bits of int64 numbers, as SplitMix64 does [Steele 2014]."

@@ -15,20 +15,20 @@ from .cache import data_root
 def _torchvision(*calls):
     "Return a function that downloads data sets of torchvision; each call is (class name, options)."
     def fetch(root):
-        datasets = require('torchvision.datasets', 'train')
+        datasets = require('torchvision.datasets')
         for name, options in calls: getattr(datasets, name)(root, download=True, **options)
     return fetch
 
 def _archive(address):
     "Return a function that downloads and unpacks a file."
     def fetch(root):
-        require('torchvision.datasets.utils', 'train').download_and_extract_archive(address, str(root))
+        require('torchvision.datasets.utils').download_and_extract_archive(address, str(root))
     return fetch
 
 def _file(address):
     "Return a function that downloads a file."
     def fetch(root):
-        require('torchvision.datasets.utils', 'train').download_url(address, str(root))
+        require('torchvision.datasets.utils').download_url(address, str(root))
     return fetch
 
 def _newsgroups(root):

@@ -48,7 +48,7 @@ def _images_below(folder):
     return [p for p in files if p.suffix.lower() in extensions]
 
 def _extensions():
-    return require('torchvision.datasets.folder', 'train').IMG_EXTENSIONS
+    return require('torchvision.datasets.folder').IMG_EXTENSIONS
 
 # %% ../../nbs/50_data/02_images.ipynb #c8553c41
 _CHUNK = 256  # images that a thread decodes at a time
@@ -59,7 +59,7 @@ def load_image(
 )->np.ndarray:           # (3, H, W) uint8
     "Read an image in RGB; raise ValueError with the file name if the file cannot be read."
     from PIL import Image
-    functional = size and require('torchvision.transforms.functional', 'train')
+    functional = size and require('torchvision.transforms.functional')
     try:
         with Image.open(path) as image: image = image.convert('RGB')
         if size: image = functional.center_crop(functional.resize(image, size), size)
@@ -158,7 +158,7 @@ def _is_cifar10(folder): return all((folder/'train'/name).is_dir() for name in C
 
 def _read_torchvision_cifar(name, dataset, place, root):
     "Read the files in the folder `place` with torchvision's class `dataset`."
-    datasets = require('torchvision.datasets', 'train')
+    datasets = require('torchvision.datasets')
     def make(new):
         arrays = {}
         for part in 'train', 'test':
@@ -177,7 +177,7 @@ def _human_posterior(order, root):
 # %% ../../nbs/50_data/02_images.ipynb #e59f5605
 def read_svhn(root=None)->dict:
     "Read the cropped digits of SVHN, 73,257 for training and 26,032 for test, from torchvision's files."
-    datasets = require('torchvision.datasets', 'train')
+    datasets = require('torchvision.datasets')
     root = Path(root) if root else data_root()
     files = {part: find_data('svhn', [f'{part}_32x32.mat'], root) for part in ('train', 'test')}
     def make(new):

@@ -10,19 +10,20 @@ from dataclasses import dataclass
 
 from ..core.text import fitting, text_table
 from .checks import positive_bins
-from .measures import ece_text
+from .measures import ece_interval
 from calibnb.evaluate.table import (
     IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, biases, changes, dominated_by_few_samples,
     label_order_warning, measure_name, name_with_temperature, nll_words, residual_miscalibration, uncapitalised,
     shows_no_error
 )
+from ..metrics.bins import table_norm
 from ..metrics.measure import FORMATS
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
     "Return one sentence: whether the model is calibrated, and what the recommended calibrator changes."
     given = found.scored[UNCALIBRATED]
-    if warning := label_order_warning(given): return warning[0]
+    if warning := label_order_warning(given): return warning.sentence()
     significant = found.miscalibration_p < .05
     return f'{_state(found, given, significant)}; {_remedy(found, significant)}.'
 
@@ -74,8 +75,9 @@ def numbers(found:Evaluation)->dict[str, str]:
         correct = 1 - first['error'].value
         named['correct'] = f'{_percent(correct)}   mean stated confidence {_percent(given.conf.mean())}'
     if not label and given.num_classes == 2:
-        value, interval = ece_text(positive_bins(found)).removesuffix(')').split(' (')
-        named['of P(y = 1)'] = f'{value}   95 % interval {interval}'
+        bins = positive_bins(found)
+        interval = FORMATS['ece'].range(ece_interval(bins))
+        named['of P(y = 1)'] = f'{_percent(table_norm(bins).item())}   95 % interval {interval}'
     named['by chance'] = f'{_percent(ece.floor)}   mean ECE of a calibrated model on {ece.n:,} samples'
     return named | {'NLL': nll}
 

@@ -9,7 +9,6 @@ __all__ = ['CrossFits', 'warning_texts', 'doubts', 'check_sets', 'check_metrics'
 import warnings
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 
 import torch
 from sklearn.base import clone
@@ -17,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ..core.options import pick
 from ..core.checks import ENOUGH_ROWS, refuse_probs
-from ..core.predictions import Predictions, random_order
+from ..core.predictions import Predictions, draw_folds, random_order
 from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
 from ..metrics.intervals import Resamples
@@ -44,7 +43,10 @@ class CrossFits:
     def __init__(self, preds, val=None, folds=None, seed=0, n_bins=15, progress=False):
         self.source = preds if val is None else val
         self.order, self.pairs = None, [(val, preds)]
-        if val is None and folds is not None: self.order, self.pairs = _folds(preds, folds, seed)
+        if val is None and folds is not None:
+            rows, parts = draw_folds(preds.logits, preds.target, folds, seed)
+            twice = preds[rows]
+            self.order, self.pairs = rows[:len(preds)], [(twice[outside], twice[inside]) for outside, inside in parts]
         self.n_bins, self.made = n_bins, {}
         self.bar = tqdm(disable=not progress, desc='audit', unit='fit', leave=False)
 
@@ -94,13 +96,6 @@ class CrossFits:
         parts = [problem_of(calibrator).calibrated(calibrator.inputs_.logits_of(judged).double()).cpu()
                  for judged, calibrator in self.judging(name)]
         return concatenate(parts, self.order)
-
-def _folds(preds, folds, seed):
-    "Return the random order of the samples and, for each fold, the samples outside and inside the fold."
-    N, order = len(preds), random_order(preds.logits, preds.target, seed)
-    twice = preds[torch.cat([order, order])]
-    ends = list(accumulate(len(fold) for fold in order.tensor_split(folds)))
-    return order, [(twice[end:start + N], twice[start:end]) for start, end in zip([0, *ends[:-1]], ends)]
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #fff4904b
 class _Comparison:

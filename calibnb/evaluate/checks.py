@@ -74,10 +74,10 @@ def _overconfident(found, preds, val): return _biased(found, 'label', 1)
         'Two classes: the AUROC is below one half by four standard errors.',
         'Compare the order of the columns with the class ids, e.g. `model.classes_`; calibrate after that.')
 def _permuted(found, preds, val):
-    said = label_order_warning(found.scored[UNCALIBRATED])
-    if said: return 'issue', said[0]
-    said = [] if val is None else label_order_warning(Scored.of(val))
-    return ('issue', f'In the validation samples: {said[0]}') if said else _PASSED
+    warning = label_order_warning(found.scored[UNCALIBRATED])
+    if warning: return 'issue', warning.sentence()
+    warning = val and label_order_warning(Scored.of(val))
+    return ('issue', f'In the validation samples: {warning.sentence()}') if warning else _PASSED
 
 @_check('CNB003', 'underconfident',
         'The mean confidence is below the accuracy: the model is correct more often than it claims.',
@@ -281,8 +281,7 @@ def _two_columns(found, preds, val):
 def positive_bins(found):
     "Return the bins of P(y = 1) for predictions with two columns."
     given = found.scored[UNCALIBRATED]
-    one = torch.where(given.pred == 1, given.conf, 1 - given.conf)
-    return width_bins(one, given.target == 1, given.n_bins)
+    return width_bins(given.p_of_one, given.target == 1, given.n_bins)
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #17671822
 _OF_PROBABILITIES = 'CNB001', 'CNB003', 'CNB004', 'CNB005'  # checks that need only labels and probabilities

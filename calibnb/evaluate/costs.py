@@ -35,12 +35,6 @@ def check_costs(cost_fp, cost_fn, num_classes):
         raise ValueError(f'cost_fp: given for {num_classes} classes, want two; for one class against all others, '
                          'audit its column of probabilities alone, with labels 0 and 1')
 
-def _p_of_one(scored):
-    "Return (N,) P(y = 1) of scored samples of two classes."
-    if scored.binary: return scored.one
-    rest = (1 - scored.conf).round(decimals=12)  # in floating point, 1 - .8 is less than .2
-    return torch.where(scored.pred == 1, scored.conf, rest)
-
 @dataclass(frozen=True)
 class Decisions:
     """The costs and net benefits of an evaluation, for the uncalibrated row and the recommended row.
@@ -84,7 +78,7 @@ class Decisions:
         scored = {name: found.scored[name] for name in dict.fromkeys([UNCALIBRATED, found.recommended])}
         given = scored[UNCALIBRATED]
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
-        y, probs = given.target == 1, {name: _p_of_one(one) for name, one in scored.items()}
+        y, probs = given.target == 1, {name: one.p_of_one for name, one in scored.items()}
         order = random_order(probs[UNCALIBRATED][:, None], y, seed)
         resamples = Resamples(len(y), n_boot, seed, 'multinomial', order)
         costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])

@@ -39,7 +39,7 @@ class ExpectedAccuracy:
 
     @property
     def differing(self)->dict[str, float]:
-        "What differs between the two kinds of samples beyond chance, with its p-value."
+        "The p-values of the properties that differ beyond chance between the two kinds of samples."
         tested = {'confidences': self.p_confidence, 'predicted classes': self.p_classes}
         return {name: p for name, p in tested.items() if p < _LEVEL/2}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..core.text import html_text
 from .table import UNCALIBRATED, Evaluation
-from ..metrics.corp import corp_decomposition
+from ..metrics.corp import corp_decompositions
 from ..metrics.ood import auroc_of_scores
 from ..metrics.recalibration import calibration_indices, calibration_slope
 
@@ -56,7 +56,7 @@ def _numbers(scored):
     conf, hit = scored.pairs
     line, auroc = calibration_slope(conf, hit.long()), auroc_of_scores(conf[hit], conf[~hit]).item()
     return line._asdict() | dict(auroc=auroc, distances=calibration_indices(conf, hit.long()),
-                                 **{score: corp_decomposition(conf, hit.long(), score) for score in ('brier', 'nll')})
+                                 **corp_decompositions(conf, hit.long()))
 
 def slope_section(slopes:Slopes)->str:
     "Return the section of the report as HTML."

@@ -6,7 +6,7 @@
 __all__ = ['UNCALIBRATED', 'COLUMNS', 'DOUBT', 'SAME_NLL', 'IN_ADVICE', 'STATUSES', 'heading_of', 'shows_no_error', 'Outcome',
            'Evaluation', 'measure_name', 'name_with_temperature', 'nll_words', 'ece_words', 'miscalibration_p', 'Bias',
            'uncapitalised', 'biases', 'noun', 'changes', 'dominated_by_few_samples', 'residual_miscalibration',
-           'label_order_warning']
+           'LabelOrder', 'label_order_warning']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #6cf6cb05
 import itertools
@@ -198,9 +198,9 @@ class Evaluation:
 
     def advice(self)->str:
         "Return the advice in sentences: diagnosis, recommended calibrator, its effect and caveats."
-        row = self.recommended
-        sentences = [*label_order_warning(self.scored[UNCALIBRATED]), _diagnosis(self), _choice(self, row)]
-        sentences += [*changes(self, row), *dominated_by_few_samples(self, row)]
+        row, warning = self.recommended, label_order_warning(self.scored[UNCALIBRATED])
+        sentences = [warning.sentence()] if warning else []
+        sentences += [_diagnosis(self), _choice(self, row), *changes(self, row), *dominated_by_few_samples(self, row)]
         if self.fitted: sentences += residual_miscalibration(self, row)
         sentences += [c.text for c in self.checks if c.status == 'issue' and not c.code.startswith(IN_ADVICE)]
         return ' '.join(sentences)
@@ -382,8 +382,28 @@ def residual_miscalibration(found, row):
 # %% ../../nbs/40_evaluate/05_table.ipynb #f3f95399
 _CLEAR_ERRORS = 4  # standard errors
 
-def label_order_warning(scored):
-    "Return [warning] if the class columns seem to be permuted; else []."
+@dataclass(frozen=True)
+class LabelOrder:
+    "A sign that the labels are in another order than the class columns."
+    of: str        # 'permuted', 'below chance', 'two classes' or 'answers'
+    found: float   # accuracy; for the last two the AUROC
+    other: float   # accuracy with permuted columns, or by chance; AUROC if the two labels are swapped
+
+    def sentence(self)->str:
+        "Ask whether the labels are in the order of the columns, with the numbers."
+        start = (f'Are the labels in the order of the columns? {100*self.found:.1f} % of the predictions are correct, '
+                 'and ')
+        return {
+            'permuted': f'{start}with permuted class columns {100*self.other:.1f} % would be.',
+            'below chance': f'{start}{100*self.other:.1f} % would be by chance.',
+            'two classes': f'Are the labels of the two classes swapped? Their AUROC is {self.found:.3f}, far below one '
+                           f'half; with swapped labels the AUROC would be {self.other:.3f}.',
+            'answers': 'Are correct and wrong answers swapped? The AUROC of the stated confidences is '
+                       f'{self.found:.3f}, far below one half; with swapped answers the AUROC would be '
+                       f'{self.other:.3f}.'}[self.of]
+
+def label_order_warning(scored)->LabelOrder|None:
+    "Return a sign of permuted class columns, or None."
     if scored.binary or scored.num_classes <= 2: return _swapped_classes(scored)
     n, K, hits = len(scored), scored.num_classes, scored.hit.double().mean().item()
     shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
@@ -391,10 +411,9 @@ def label_order_warning(scored):
     halves = [(scored.pred*K + scored.target)[i::2].bincount(minlength=K*K).view(K, K) for i in (0, 1)]
     suspicious = max((1 + commonest)/2, hits + .1, hits + _CLEAR_ERRORS/math.sqrt(n))
     permuted = _permuted_accuracy(halves) if _accuracy_bound(halves) > suspicious else 0.
-    start = f'Are the labels in the order of the columns? {100*hits:.1f} % of the predictions are correct, and '
-    if permuted > suspicious: return [f'{start}with permuted class columns {100*permuted:.1f} % would be.']
-    if hits >= chance - _CLEAR_ERRORS*math.sqrt(chance*(1 - chance)/n): return []
-    return [f'{start}{100*chance:.1f} % would be by chance.']
+    if permuted > suspicious: return LabelOrder('permuted', hits, permuted)
+    is_below = hits < chance - _CLEAR_ERRORS*math.sqrt(chance*(1 - chance)/n)
+    return LabelOrder('below chance', hits, chance) if is_below else None
 
 def _accuracy_bound(halves):
     "Return an upper bound of the permuted accuracy: each predicted class gets its most frequent label."
@@ -414,14 +433,10 @@ def _permuted_accuracy(halves):
     return correct/sum(table.sum().item() for table in halves)
 
 def _swapped_classes(scored):
-    "Return [warning] if the labels of two classes, or correct and wrong answers, seem to be swapped; else []."
-    p = scored.one if scored.binary else torch.where(scored.pred == 1, scored.conf, 1 - scored.conf)
+    "Return a sign of swapped labels of two classes, or of swapped correct and wrong answers; or None."
+    p = scored.p_of_one
     ones, zeros = p[scored.target == 1], p[scored.target == 0]
-    if not len(ones) or not len(zeros): return []
+    if not len(ones) or not len(zeros): return None
     auroc, error = auroc_of_scores(ones, zeros).item(), math.sqrt((len(p) + 1)/(12*len(ones)*len(zeros)))
-    if auroc >= .5 - _CLEAR_ERRORS*error: return []
-    if scored.stated:
-        return [f'Are correct and wrong answers swapped? The AUROC of the stated confidences is {auroc:.3f}, far below '
-                f'one half; with swapped answers the AUROC would be {1 - auroc:.3f}.']
-    return [f'Are the labels of the two classes swapped? Their AUROC is {auroc:.3f}, far below one half; '
-            f'with swapped labels the AUROC would be {1 - auroc:.3f}.']
+    if auroc >= .5 - _CLEAR_ERRORS*error: return None
+    return LabelOrder('answers' if scored.stated else 'two classes', auroc, 1 - auroc)

@@ -14,12 +14,12 @@ import numpy as np
 
 from ..core.atomic import atomic_write
 from ..core.checks import as_tensor, check_unlabelled
-from ..core.options import pick
+from ..core.options import pick, require
 from ..core.reading import are_several_files, file_format, naming
-from .stored import ParquetColumns, parquet, rows_in_memory, stored, stored_shape
+from .stored import ParquetColumns, rows_in_memory, stored, stored_shape
 from calibnb.files.tables import (
     ColumnNames, FileContents, ReadColumns, TARGET_NAMES, check_not_probs, check_table, contents_of_frame, label_words,
-    names_among, plain_name, score_name, table_of, to_logits
+    names_among, ordered_scores, plain_name, score_name, table_of, to_logits
 )
 
 # %% ../../nbs/08_files/03_pieces.ipynb #7d8ceb88
@@ -117,14 +117,14 @@ def _pieces_of(opened, eps, names, rows, start, stop):
     columns = [opened.scores] if opened.labels is None else [opened.scores, opened.labels]
     for piece, *given in zip(*(column.pieces(start, stop, rows) for column in columns)):
         with naming(opened.path):
-            numbers = _numbers(piece, opened.kind, header, start)
+            numbers, order = ordered_scores(_numbers(piece, opened.kind, header, start), header, names)
             if opened.kind == 'probs': logits = to_logits(numbers, opened.kind, eps)
             else:
                 logits = check_unlabelled(numbers, least=1)
                 like_probs.append(_like_probs(logits))
         given = _column(given[0]) if given else None
         if words is None: words = label_words(given, header, names)
-        yield ReadColumns(logits, given, header, words)
+        yield ReadColumns(logits, given, header, words, order)
         start += len(logits)
     if like_probs and all(like_probs): raise ValueError(f'file: {opened.path}: {like_probs[0]}')
 
@@ -173,14 +173,14 @@ def write_pieces(
     with atomic_write(path) as tmp: write(tmp, pieces, n)
 
 def _write_parquet_pieces(path, pieces, n):
-    import pyarrow
+    pyarrow, parquet = require('pyarrow'), require('pyarrow.parquet')
     writer = None
     try:
         for probs, pred, read in pieces:
             frame = table_of(probs.numpy(), read.header, read.words, prediction=pred.numpy())
             if read.target is not None: frame = frame.assign(target=read.target)
             table = pyarrow.Table.from_pandas(frame, writer and writer.schema, preserve_index=False)
-            writer = writer or parquet().ParquetWriter(path, table.schema)
+            writer = writer or parquet.ParquetWriter(path, table.schema)
             writer.write_table(table)
     finally:
         if writer: writer.close()

@@ -32,7 +32,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'Recalibration', 'calibration_slope', 'FlexibleCurve', 'flexible_curve', 'CalibrationIndices',
         'calibration_indices', 'ici'
     ],
-    'corp': ['CorpCurve', 'corp_curve', 'Decomposition', 'corp_decomposition'],
+    'corp': ['CorpCurve', 'corp_curve', 'Decomposition', 'corp_decomposition', 'corp_decompositions'],
     'certainty': ['bootstrap_ci', 'ece_ci', 'debiased_ece_ci'],
     'registered': ['register_metric', 'registered_measures'],
 })

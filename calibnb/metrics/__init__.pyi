@@ -305,6 +305,7 @@ from .corp import CorpCurve as CorpCurve
 from .corp import corp_curve as corp_curve
 from .corp import Decomposition as Decomposition
 from .corp import corp_decomposition as corp_decomposition
+from .corp import corp_decompositions as corp_decompositions
 from .certainty import bootstrap_ci as bootstrap_ci
 from .certainty import ece_ci as ece_ci
 def debiased_ece_ci(

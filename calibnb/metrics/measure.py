@@ -57,7 +57,7 @@ class Measure(BaseModel):
 # %% ../../nbs/10_metrics/04_measure.ipynb #6d9b1dc5
 @dataclass(frozen=True)
 class Format:
-    "How a measure is written: its title, and the factor, the digits and the unit of its numbers."
+    "The format of a measure: its title, and the factor, the digits and the unit of its numbers."
     title:str
     scale:float = 1
     digits:int = 4

@@ -169,7 +169,7 @@ def flexible_curve(
 
 # %% ../../nbs/10_metrics/06g_recalibration.ipynb #3f87555a
 class CalibrationIndices(NamedTuple):
-    "How far probabilities are from the flexible curve, over the samples."
+    "Statistics of the distances between the probabilities of the samples and the flexible curve."
     ici: float   # mean distance
     e50: float   # median
     e90: float   # 90 % quantile

@@ -33,7 +33,7 @@ def _first_line(error): return str(error).partition('\n')[0]
 
 def _pretrained_weights(net, name)->dict:
     "Return the state dictionary of torchvision's weights, from torch's cache or from the internet."
-    known = require('torchvision.models', 'train').get_model_weights(net).__members__
+    known = require('torchvision.models').get_model_weights(net).__members__
     if name not in known:
         raise ValueError(f'weights: {name!r} is neither a file nor one of {", ".join(map(repr, known))}')
     try: return known[name].get_state_dict(progress=False, check_hash=True)
@@ -61,7 +61,7 @@ class Torchvision(_Resizing):
         weights:str|None=None, # name in torchvision, e.g. 'IMAGENET1K_V1', or path of a state dictionary; None: random
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
-        models = require('torchvision.models', 'train')
+        models = require('torchvision.models')
         pick('net', net, ('resnet18', 'resnet50', 'vit_b_16'))
         super().__init__(f'torchvision {net}', in_shape, resize, 32 if resize is None else 1)
         _, *size = self.image_shape

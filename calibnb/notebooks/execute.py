@@ -154,7 +154,7 @@ class Notebook:
         then=lambda folder: None, # options as in `run_notebook`
     )->RunFolder:          # folder of the finished run; `fresh` is True if this call executed the run
         "Execute the notebook into its run folder, unless that run is current; raise NotebookError if the run fails."
-        require('papermill', 'notebooks')
+        require('papermill')
         with locked_folder(lambda: self.folder(settings, root)) as folder:
             if again or not self.is_current(folder):
                 origin = dict(source=self.code_hash, notebook=str(self.path.resolve()), files=named_files(settings))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.checks import check_logits
 from ..core.options import pick
-from ..core.predictions import class_logits, random_order
+from ..core.predictions import class_logits, draw_folds
 from . import confidence_maps, linear, scaling  # noqa: F401 -- these rooms register the names below
 from .calibrator import Calibrator, fit_rows, make_calibrator, name_of
 from .inputs import Inputs, inputs_of, rows_per_piece
@@ -64,10 +64,9 @@ def held_out_logits(
     """
     folds = min(folds, len(logits)//2)
     if folds < 2: return calibrated_logits(clone(calibrator).fit(logits, target), logits)
-    order = random_order(logits, target).to(logits.device)
-    splits, held_out = order.tensor_split(folds), torch.empty_like(logits, dtype=torch.float64)
-    for i, fold in enumerate(splits):
-        rest = torch.cat([*splits[:i], *splits[i + 1:]])
+    order, parts = draw_folds(logits, target, folds)
+    order, held_out = order.to(logits.device), torch.empty_like(logits, dtype=torch.float64)
+    for rest, fold in ((order[outside], order[inside]) for outside, inside in parts):
         held_out[fold] = calibrated_logits(clone(calibrator).fit(logits[rest], target[rest]), logits[fold])
     return held_out
 

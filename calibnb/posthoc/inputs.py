@@ -26,7 +26,7 @@ _EXPECTED = {  # kind of the given input -> kind of the fit, and advice
 
 @dataclass(frozen=True)
 class Inputs:
-    "What a calibrator was fitted on, and therefore takes: the kind of scores, and the columns."
+    "The kind of scores and the columns that a calibrator was fitted on, and therefore takes."
     owner: str           # class of the calibrator, for the errors
     n_classes: int       # number of columns; 1 for the log-odds of a binary problem
     kind: str = 'logits' # or 'probs'
@@ -41,9 +41,19 @@ class Inputs:
         return cls(type(calibrator).__name__, K, kind, float(eps), check_class_names(classes, max(2, K)), columns)
 
     @property
+    def multilabel(self):
+        "True if each column has labels 0 and 1 of its own."
+        return bool(self.columns)
+
+    @property
     def separate(self):
         "True if each column is a probability of its own, P(y = 1), in a binary or multilabel problem."
-        return bool(self.columns) or self.n_classes == 1
+        return self.multilabel or self.n_classes == 1
+
+    @property
+    def weights(self)->float|list[float]:
+        "The `eps` of the fit; of a multilabel problem, the `eps` of each column."
+        return [column.eps for column in self.columns] or self.eps
 
     def ready(self,
         x,       # what the user gives: (N, K), (N, K, d1, ...), (N,) for a binary problem, or a single sample (K,)

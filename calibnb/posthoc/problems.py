@@ -19,7 +19,7 @@ from .own import copied_for
 
 # %% ../../nbs/30_posthoc/02f_problems.ipynb #216d6113
 class Problem:
-    """What a fitted calibrator computes from (N, K) logits, in the form that `_fit` takes.
+    """The probabilities and predictions of a fitted calibrator for (N, K) logits, in the form that `_fit` takes.
 
     A subclass defines `probs(z)` and `log_probs(z)` of float64 logits, and `predicted`."""
     def __init__(self, calibrator): self.calibrator = calibrator

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.checks import refuse_probs, check_logits
 from ..core.options import pick
-from ..core.predictions import class_logits, random_order
+from ..core.predictions import class_logits, draw_folds, random_order
 from ..metrics.intervals import Resamples, check_level, percentiles
 from ..metrics.measure import Measure
 from ..metrics.scores import brier_of_samples
@@ -47,10 +47,9 @@ def held_out_scores(
     if not 2 <= folds <= N//2:
         raise ValueError(f'folds: {folds}, want 2 or more folds of at least 2 of the {N} samples')
     if isinstance(calibrator, str): calibrator = make_calibrator(calibrator)
-    order = random_order(logits, target, seed).to(logits.device)
-    splits, scores = order.tensor_split(folds), torch.empty_like(logits[:, 0])
-    for i, fold in enumerate(splits):
-        rest = torch.cat([*splits[:i], *splits[i + 1:]])
+    order, parts = draw_folds(logits, target, folds, seed)
+    order, scores = order.to(logits.device), torch.empty_like(logits[:, 0])
+    for rest, fold in ((order[outside], order[inside]) for outside, inside in parts):
         fitted = clone(calibrator).fit(logits[rest], target[rest])
         if score == 'nll': scores[fold] = fitted.nll(logits[fold], target[fold])
         else: scores[fold] = brier_of_samples(fitted.transform(logits[fold]), target[fold])

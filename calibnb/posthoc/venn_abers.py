@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core.predictions import draw_folds
 from .score_maps import ROUNDING, bucket, check_finite, merged_scores
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #f8f7187e
@@ -71,10 +72,10 @@ def values_with_hit(count, hits):
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #c3652fc2
 def _folds(score, hit, folds):
-    "Return the rows of each fold, drawn from the sorted samples, so that their order does not matter."
+    "Return the rows of each fold."
     if not isinstance(folds, int) or folds < 2: raise ValueError(f'folds: {folds!r}, want 2 or more, or None')
-    order = torch.randperm(len(score), generator=torch.Generator().manual_seed(0), device='cpu').numpy()
-    return np.array_split(np.lexsort([hit, score])[order], min(folds, len(score)))
+    rows, parts = draw_folds(score[:, None], hit, min(folds, len(score)))
+    return [rows[inside] for _, inside in parts]
 
 def _gaps_around(scores, at, side):
     """Map the n scores `at`, and the n + 1 gaps around them, to indices of gaps around `scores`.
@@ -105,7 +106,7 @@ def venn_abers_map(
     u = merged_scores(score, hit)[0]
     score = torch.from_numpy(u[np.searchsorted(u, score.numpy(), 'right') - 1])  # equal in each fold
     log_1_minus_p0, log_p1 = [], []  # one array per fold
-    for rows in [slice(None)] if folds is None else _folds(score.numpy(), hit.numpy(), folds):
+    for rows in [slice(None)] if folds is None else _folds(score, hit, folds):
         scores, low, high = _bounds(score[rows], hit[rows], None if weight is None else weight[rows])
         log_1_minus_p0.append(np.log1p(-low[_gaps_around(scores, u, 'right')]))
         log_p1.append(np.log(high[_gaps_around(scores, u, 'left')]))

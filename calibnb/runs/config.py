@@ -138,7 +138,7 @@ def check_code(
 # %% ../../nbs/70_runs/02_config.ipynb #2272ad76
 @dataclass(frozen=True)
 class RunIdentity:
-    "What names a training run: its folder and readable name, and the fingerprints of its files when it was made."
+    "The names of a training run: its folder, its readable name, and the fingerprints of its files when it was made."
     path:Path             # folder of the run
     name:str              # readable name, e.g. 'train/digits-mlp-ce-s0'
     files:dict[str, str]  # text of a setting that names a file -> fingerprint of this file

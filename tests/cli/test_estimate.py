@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 
 from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import expected_accuracy
+from calibnb.posthoc import make_calibrator
 
 DRAW = np.random.default_rng(0)
 LOGITS = 2*DRAW.standard_normal((3000, 3))
@@ -59,3 +62,22 @@ def test_a_calibrator_of_logits_takes_no_probabilities(capsys):
     capsys.readouterr()
     assert cli.main(["estimate", "new.npz", "--like", "test.npz", "--calibrator", "audit/calibrator.safetensors"]) == 2
     assert "was fitted on logits; give a file of logits" in capsys.readouterr().err
+
+
+def test_zeros_are_as_in_apply_after_a_calibrator_that_replaced_none(capsys):
+    "The fit saw no 0, so `apply` keeps a class of probability 0; the labelled file has a 0 of its own."
+    probs = np.exp(2*LOGITS)/np.exp(2*LOGITS).sum(1, keepdims=True)
+    make_calibrator("vector").fit_probs(probs[:1000], TARGET[:1000]).save("c.safetensors")
+    def with_zeros(p): return np.where(p < .3, 0, p)/np.where(p < .3, 0, p).sum(1, keepdims=True)
+    new, kept = with_zeros(probs[1000:]), probs[:1000].copy()
+    kept[0] = .5, .5, 0
+    np.savez("test.npz", probs=kept, target=[0, *TARGET[1:1000]])
+    np.savez("new.npz", probs=new)
+    assert cli.main("apply c.safetensors new.npz --probs --out o.npz".split()) == 0
+    assert cli.main("apply c.safetensors test.npz --probs --out t.npz".split()) == 0
+    capsys.readouterr()
+    _, found = estimate(capsys, "new.npz", "--calibrator", "c.safetensors")
+    labelled = np.load("t.npz")
+    labelled = Predictions.from_probs(labelled["probs"], labelled["target"], 0.)
+    want = expected_accuracy(np.load("o.npz")["probs"], labelled)
+    assert found["accuracy"] == pytest.approx(want.accuracy, abs=1e-9) and found["p_confidence"] == want.p_confidence

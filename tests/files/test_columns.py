@@ -521,7 +521,7 @@ def test_a_column_of_more_than_twenty_numbers_has_ranges(many):
                                      ["NA", "EU", "US"], ["p_null", "p_nan", "p_None"], ["TRUE", "True", "true"],
                                      ["9007199254740992", "9007199254740993", "1"]])
 def test_labels_are_names_of_columns_as_text_first(columns):
-    "Also where the text states a number, a truth value or a missing value; in one file or two, an empty cell is missing."
+    "Also text that states a number, a truth value or a missing value; of these, only an empty cell is missing."
     words = np.array([name.split("_")[-1] for name in columns], dtype=object)[TARGET]
     write("a.csv", called=columns, target=words)
     write("scores.csv", called=columns)

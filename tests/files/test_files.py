@@ -23,6 +23,7 @@ from calibnb import cli, metrics
 from calibnb.core import Predictions
 from calibnb.core.reading import first_repeated
 from calibnb.evaluate import UNCALIBRATED, evaluate, page
+from calibnb.files.pieces import open_scores
 from calibnb.files.tables import named_kind, read_columns, read_predictions
 from calibnb.posthoc import Calibrator, make_calibrator
 from calibnb.posthoc.problems import problem_of
@@ -97,9 +98,13 @@ def test_labels_of_a_columnar_file(tmp_path, suffix):
 
 def test_columnar_files_need_pyarrow(tmp_path, monkeypatch):
     (tmp_path/"a.parquet").write_bytes(b"PAR1")
-    monkeypatch.setattr("calibnb.files.tables.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="a.parquet cannot be read as parquet .pyarrow is not installed"):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # cannot be imported
+    for name in "pyarrow.parquet", "pyarrow.feather": monkeypatch.delitem(sys.modules, name, raising=False)
+    missing = r"pyarrow: not installed; pip install 'calibnb\[tables\]'"
+    with pytest.raises(ValueError, match=f"a.parquet cannot be read as parquet .{missing}"):
         read_predictions(tmp_path/"a.parquet", "logits")
+    with pytest.raises(ValueError, match=f"a.parquet cannot be read as parquet .{missing}"):
+        open_scores(tmp_path/"a.parquet", "logits")
 
 
 def test_labels_in_a_second_file(tmp_path):

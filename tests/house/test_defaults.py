@@ -738,7 +738,7 @@ ELSEWHERE = {
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "IN_ADVICE Bias binned changes COLUMNS heading_of "
+    "evaluate": {HELPERS: "IN_ADVICE Bias LabelOrder ece_interval binned changes COLUMNS heading_of "
                          "ece_words label_order_warning measure_name name_with_temperature nll_words positive_bins "
                          "probs_of residual_miscalibration uncapitalised biases "
                          "dominated_by_few_samples noun doubts outcome_after "
@@ -775,8 +775,8 @@ ELSEWHERE = {
                       "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
-                      "bind_options require seed_everything seeded deterministic flush_denormals "
-                      "pick_device in_threads "
+                      "bind_options not_installed require seed_everything seeded deterministic flush_denormals "
+                      "pick_device in_threads ImpossibleLabels draw_folds "
                       "autocast naming_target atomic_write atomic_folder unchecked_log_probs",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "

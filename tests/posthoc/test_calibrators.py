@@ -461,6 +461,11 @@ def test_apply_takes_multilabel_probabilities(tmp_path, monkeypatch, capsys):
     np.savez("p.npz", probs=ZEROS[:5].numpy()*.9)  # rows need not sum to 1
     assert cli.main("apply c.safetensors p.npz --probs --out o.npz".split()) == 0, capsys.readouterr().err
     assert np.allclose(np.load("o.npz")["probs"], calibrator.transform(ZEROS[:5]*.9), rtol=1e-9)
+    calibrator.fit_probs(ZEROS, HOTS, kind="multilabel", classes=["ant", "bee", "cat"]).save("c.safetensors")
+    pd.DataFrame(ZEROS[:5, [2, 0, 1]].numpy(), columns=["cat", "ant", "bee"]).to_csv("t.csv", index=False)
+    assert cli.main("apply c.safetensors t.csv --probs --out o.npz".split()) == 0, capsys.readouterr().err
+    for name, want in dict(probs=calibrator.transform(ZEROS[:5]), prediction=calibrator.predict(ZEROS[:5])).items():
+        assert np.allclose(np.load("o.npz")[name], want[:, [2, 0, 1]], rtol=1e-9)  # in the order of the file
     np.savez("p.npz", probs=ZEROS[:5, :2].numpy())
     assert cli.main("apply c.safetensors p.npz --probs --out x.npz".split()) == 2
     assert "probs: 2 columns, want 3" in capsys.readouterr().err
