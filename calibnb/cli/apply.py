@@ -108,6 +108,10 @@ def _check_apply(args)->Path:
     if args.confidence: check_stated(args)
     if args.from_prevalence is not None and args.prevalence is None and not args.estimate_prevalence:
         raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
+    shares = args.prevalence if isinstance(args.prevalence, list) else [args.prevalence]
+    if args.prevalence is not None and {*shares} <= {0, 1}:
+        raise ValueError(f'--prevalence: {",".join(f"{share:g}" for share in shares)}, so every sample would have one '
+                         'class for certain, whatever its scores; want shares above 0 and below 1')
     if args.threshold is not None and not 0 < args.threshold < 1:
         raise ValueError(f'--threshold: {args.threshold:g}, want a probability above 0 and below 1')
     if args.threshold is not None and args.confidence:
@@ -184,7 +188,7 @@ def run_apply(args):
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
     names = column_names(args)  # columns to leave out may be absent, e.g. the labels of new samples
-    names = replace(names, ignored=(), optional=names.ignored, groups=tuple(args.keep))
+    names = replace(names, ignored=(), optional=names.ignored, groups=tuple(args.keep), texts=tuple(args.keep))
     with noting(): read = read_columns(*file, *how_read, names)
     probs, pred, prevalence = _calibrate(read, calibrator, args)
     if args.confidence:

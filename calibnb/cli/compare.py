@@ -69,8 +69,9 @@ def _read_model(args, name):
                                 names=replace(column_names(args), texts=(args.id,)*bool(args.id)), optional=optional)
 
 def _matched(old, new, args):
-    "Return the new predictions in the order of the ids of the old ones; raise ValueError unless all ids match."
+    "Return the new predictions in the order of the ids of the old ones; raise ValueError unless ids and labels match."
     import pandas as pd
+    from calibnb.evaluate.compare import check_same_samples
     ids = [pd.Index(p.groups[args.id].astype(str)) for p in (old, new)]  # 0001 and 00001 differ
     for path, index in zip((args.old, args.new), ids):
         repeated = index[index.duplicated()]
@@ -83,7 +84,9 @@ def _matched(old, new, args):
         raise ValueError(f'--id: {len(alone[0]):,} of {len(old):,} rows of {args.old} are not in {args.new}, and '
                          f'{len(alone[1]):,} of {len(new):,} the other way round, first {first!s}; '
                          'want the same ids in both')
-    return new[ids[1].get_indexer(ids[0])]
+    new = new[ids[1].get_indexer(ids[0])]
+    check_same_samples(old, new, ids[0])
+    return new
 
 def run_compare(args)->int:
     "Carry out `calibnb compare`; return its exit code, or None for 0."

@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.imports import quick_imports
@@ -129,13 +130,22 @@ def kind_in(args, name='file')->str|None:
         from calibnb.files.tables import named_kind
     return named_kind(path)
 
+def _attributes(args):
+    "Return the columns of slices and ids, which are not scores."
+    named = [*(getattr(args, 'by', None) or []), *filter(None, [getattr(args, 'id', None)])]
+    if not named: return ()
+    from calibnb.evaluate.groups import MADE
+    return tuple(column for column in dict.fromkeys(named) if column not in MADE)
+
 def kind_of(args, name='file')->str:
-    """Return `kind_in`, or 'probs' with a note for rows of numbers in [0, 1] that sum to 1; else raise ValueError."""
+    """Return `kind_in`, or 'probs' with a note if `why_probs` has a reason; else raise ValueError."""
     if kind := kind_in(args, name): return kind
-    from calibnb.files.tables import holds_probs
-    path = getattr(args, name)
-    if holds_probs(path, column_names(args)):
-        print(f'{path}: each row sums to 1, so these are probabilities', file=sys.stderr)
+    from calibnb.files.tables import why_probs
+    path, names = getattr(args, name), column_names(args)
+    attributes = _attributes(args)
+    groups = dict(optional=attributes) if name == 'new' else dict(groups=attributes)
+    if why := why_probs(path, replace(names, **groups)):
+        print(f'{path}: {why}', file=sys.stderr)
         return 'probs'
     raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '
                      '--confidence COLUMN')

@@ -16,7 +16,7 @@ import torch
 from scipy.fft import irfft, rfft
 
 from ..core.options import pick
-from ..core.predictions import Predictions
+from ..core.predictions import MOST_VALUES, Predictions
 from ..core.reading import brief
 from calibnb.core.text import (
     counted, distinct_names, escaped_style, fitting, html_table, html_text, p_text, printable, text_table
@@ -30,7 +30,7 @@ from ..metrics.rare import bias_interval
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #2d76cb64
 MADE = 'predicted_class', 'confidence_band'  # names of groupings that need no column
-_MOST_VALUES, _RANGES = 20, 4
+_RANGES = 4
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
@@ -51,16 +51,18 @@ class Grouping:
         "Make a slice for each value, or for each range of many numbers; pool rare values."
         import pandas as pd
         values = pd.Series(values).reset_index(drop=True)
-        if values.dtype.kind in 'fiu' and values.nunique() > _MOST_VALUES: names, ids = _ranges(column, values)
+        if values.dtype.kind in 'fiu' and values.nunique() > MOST_VALUES: names, ids = _ranges(column, values)
         else:
             ids, known = pd.factorize(values, sort=False)
             names = [f'{column} = {text}' for text in _value_texts(known)]
-        if (ids < 0).any(): names, ids = [*names, f'{column} is missing'], np.where(ids < 0, len(names), ids)
+        if (ids < 0).any(): names, ids = [*names, _missing(column)], np.where(ids < 0, len(names), ids)
         return cls(column, *_pooled(column, names, ids, least), banded)
 
     def members(self)->np.ndarray:
         "Return (N, S) bool: True if the sample is in the slice."
         return self.ids[:, None] == np.arange(len(self.names))
+
+def _missing(column): return f'{column} is missing'
 
 def _value_texts(values):
     "Return a short text for each value; equal texts become the values as in Python: '1' beside 1, or a long URL."
@@ -95,14 +97,19 @@ def _pooled(column, names, ids, least):
                          'give another column, or a smaller least (--least)')
     new_id = np.full(len(names), -1)
     new_id[large] = np.arange(len(large))
-    n_rare = count[rare].sum()
-    found, note, values = [names[i] for i in large], '', f'{len(rare)} value' + 's'*(len(rare) > 1)
+    n_rare = int(count[rare].sum())
+    found, note = [names[i] for i in large], ''
+    rare_names = [names[i] for i in rare]
+    lacking, several = _missing(column) in rare_names, len(rare) > 1
+    values = [counted(len(rare) - lacking, 'value')]*(len(rare) > lacking) + ['the missing value']*lacking
+    values = f'{" and ".join(values)} with fewer than {least} samples {"are" if several else "is"}'
+    samples = counted(n_rare, 'sample')
     if n_rare >= least:
         new_id[rare] = len(found)
         pool = next(word for word in ('other', 'rare values') if f'{column} = {word}' not in names)
         found.append(f'{column} = {pool}')
-        note = f'{column}: {values} with fewer than {least} samples are pooled as "{pool}", {n_rare:,} samples.'
-    elif n_rare: note = f'{column}: {values} with fewer than {least} samples are left out, {n_rare:,} samples.'
+        note = f'{column}: {values} pooled as "{pool}", {samples}.'
+    elif n_rare: note = f'{column}: {values} left out, {samples}.'
     return found, new_id[ids], note
 
 def groupings(

@@ -7,7 +7,7 @@ __all__ = ['kinds', 'CONVENTIONS', 'TARGET_NAMES', 'READERS', 'WRITERS', 'FileCo
            'Convention', 'plain_name', 'is_called', 'column_numbers', 'class_names', 'in_counted_order',
            'columns_of_labels', 'is_of_lm_eval', 'contents_of_frame', 'like_labels_among', 'advice', 'CsvPlaces',
            'unused_columns', 'check_table', 'class_ids', 'label_in_name', 'binary_names', 'column_order', 'read_file',
-           'named_kind', 'names_among', 'score_name', 'holds_probs', 'check_not_probs', 'read_predictions',
+           'named_kind', 'names_among', 'score_name', 'why_probs', 'check_not_probs', 'read_predictions',
            'class_targets', 'read_sets', 'in_order', 'ReadColumns', 'read_columns', 'ordered_scores', 'to_logits',
            'label_words', 'table_of', 'write_npz', 'write_probs']
 
@@ -21,7 +21,7 @@ import warnings
 import zipfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from io import BytesIO
+from io import BytesIO, StringIO
 from os.path import commonprefix
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,9 @@ from ..core.atomic import atomic_write
 from ..core.checks import ABOVE_ONE, OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.content import content_hash, note_input
 from ..core.options import pick, require
-from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
+from calibnb.core.predictions import (
+    MOST_VALUES, Predictions, class_order, log_probs, quote_names, uniform_weight
+)
 from calibnb.core.reading import (
     NeedsOptions, are_several_files, brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
 )
@@ -67,7 +69,7 @@ class ColumnNames:
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
     classes:tuple=()  # class names of a fitted calibrator; if they are numbers, columns may have numbers as names
     drop_missing:bool=False # leave out the samples without a score or a label
-    texts:tuple=()    # columns of a csv file to read as text, e.g. ids such as 0001
+    texts:tuple=()    # groups that stay texts if a csv file has many numbers in them, e.g. ids such as 0001
     rows:int|None=None # read a random part of about so many rows of a larger .parquet, .npy or .npz file; None: all
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
@@ -119,6 +121,7 @@ CONVENTIONS = {  # role of a name -> its convention; the reader tests the roles 
     'logits': Convention(r'(.*_)?logits?(_?\d+)?(_.*)?', 'holds logits, so columns without it are no classes'),
     'probs': Convention(r'(.*_)?prob(s|a|abilit(y|ies))?(_?\d+)?(_.*)?', 'holds probabilities, likewise'),
     'score': Convention('predictions|preds|scores|y_score', 'an array of scores, if no array has their kind'),
+    'classes': Convention('classes', 'an array of texts that name the columns of scores, so labels may be texts'),
     'index': Convention('unnamed: .*', 'is left out if it counts the rows'),
     'id': Convention('id|idx|index|sample|sample_id|row|fold|split|pred|y_pred', 'is left out if it has whole numbers'),
     'weight': Convention('weight|weights|sample_weight', 'is refused'),
@@ -204,7 +207,7 @@ def _check_class_columns(names, known=(), chosen=False):
                          'each class, and no index (index=False)')
     if len(names) == 1 and counted == [0]:
         raise ValueError(f'column {names[0]!r} is the only one, and its name says class 0; a single column is for '
-                         'class 1: name it p, or give both columns')
+                         'class 1: give the column of class 1, i.e. 1 - p, or both columns')
     numbered = [re.fullmatch(r'(\D*)(\d+)', name) for name in names]
     order = [int(match[2]) for match in numbered] if all(numbered) else []
     if order != sorted(order) and len({match[1] for match in numbered}) == 1 and not (named or chosen):
@@ -223,9 +226,71 @@ def _read_csv(path, names=ColumnNames()):
     if len(header) == 1 and (len(parts) > 2 or len(parts) > 1 and has_target):
         raise ValueError(f'the first line is {brief(header[0])!r}; want commas between the names')
     place = CsvPlaces(path) if path.suffix.lower() == '.csv' else 'row {}'.format
-    digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
-    texts = {name: str for name in header if name.strip() in names.texts}
-    return contents_of_frame(pd.read_csv(path, dtype=texts or None, **digits), place, names)
+    return contents_of_frame(_csv_frame(path, header, names), place, names, typed=False)
+
+_MISSING = ('', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A',
+            'NA', 'NULL', 'NaN', 'None', 'n/a', 'nan', 'null')  # cells without a number; among texts only ''
+
+def _csv_frame(path, header, names):
+    """Return the columns of a csv file: scores as numbers, labels as texts, groups as texts or numbers.
+
+    A csv file does not state types, and numbers do not keep texts: 007 and 7, 1.10 and 1.1, or NA."""
+    import pandas as pd
+    columns = {name: name.strip() for name in header}
+    labels = {*_label_columns(columns.values(), names)} - {*names.scores}
+    groups = [name for name, plain in columns.items() if plain in names.groups and plain not in labels]
+    many = _of_many_numbers(_parsed(path, nrows=1000, usecols=groups)) if groups else []  # likely, which saves time
+    as_text = [name for name, plain in columns.items()
+               if plain in labels or name in groups and (plain in names.texts or name not in many)]
+    frame = _parsed(path, as_text)
+    wrong = [name for name in groups if name not in as_text and name not in _of_many_numbers(frame[[name]])]
+    if wrong: frame[wrong] = _parsed(path, wrong, usecols=wrong)
+    for name in groups:
+        if name not in as_text or columns[name] in names.texts: continue
+        ids, known = pd.factorize(frame[name])
+        values = _typed(known, missing=(ids < 0).any())
+        if values.dtype.kind in 'fiu' and values.nunique() > MOST_VALUES: frame[name] = values.to_numpy()[ids]
+    return frame
+
+def _parsed(path, as_text=(), **options):
+    "Read a csv file with pandas, and some columns as text, in which only an empty cell is missing."
+    import pandas as pd
+    if not _pandas_reads_all_digits(pd.__version__): options['float_precision'] = 'round_trip'
+    if as_text:
+        missing = {name: _MISSING for name in pd.read_csv(path, nrows=0)} | dict.fromkeys(as_text, [''])
+        options |= dict(dtype=dict.fromkeys(as_text, object), na_values=missing, keep_default_na=False)
+    return pd.read_csv(path, **options)
+
+def _of_many_numbers(frame):
+    "Return the names of the columns of more than `MOST_VALUES` distinct numbers."
+    return [name for name, column in frame.items()
+            if column.dtype.kind in 'fiu' and column.nunique() > MOST_VALUES]
+
+def _typed(texts, missing):
+    "Return texts, and nan if some are `missing`, as pandas reads a column of them: numbers or bools if all are."
+    rows = StringIO()
+    csv.writer(rows).writerows([text] for text in ('texts', *texts, *['']*bool(missing)))
+    rows.seek(0)
+    return _parsed(rows, skip_blank_lines=False)['texts']
+
+def _label_values(
+    texts,   # labels as texts
+    columns, # names of the class columns
+):           # (N,) array
+    """Return the labels of a csv file as pandas reads them, e.g. as numbers.
+
+    Return texts if one of them names another column than its number does: 01 beside 1, or NA."""
+    import pandas as pd
+    ids, known = pd.factorize(texts)
+    found = _typed(known, missing=(ids < 0).any())
+    words = [str(text).strip() for text in known]
+    read = ['' if value != value else f'{value:.15g}' if found.dtype.kind in 'fiu' else str(value).strip()
+            for value in found[:len(known)]]
+    if words != read:
+        by_text, by_value = (columns_of_labels(columns, labels)[1] for labels in (words, read))
+        if any(k is not None and k != other for k, other in zip(by_text, by_value)):
+            return np.array([*known, math.nan], dtype=object)[ids]
+    return found.to_numpy()[ids]
 
 def _open_lines(path): return (gzip.open if file_format(path).endswith('.gz') else open)(path, 'rt', encoding='utf-8')
 
@@ -297,13 +362,22 @@ def _check_distinct(names):
     twice = first_repeated(names)
     if twice is not None: raise ValueError(f'two columns are called {brief(twice)!r}, want distinct names')
 
-def contents_of_frame(frame, place, names=ColumnNames()):
+def _label_columns(columns, names):
+    "Return the names of the columns of labels."
+    def called(role): return [name for name in columns if is_called(name, role)]
+    return [names.target] if names.target else called('label') or called('other label')
+
+def contents_of_frame(
+    frame,
+    place,      # as in `FileContents`
+    names=ColumnNames(),
+    typed=True, # False: labels are texts of a csv file, which does not state their type
+):
     "Split a DataFrame into class columns, labels, groups and extra columns."
     frame = frame.rename(columns=lambda name: str(name).strip())
     if not len(frame): raise ValueError('a header and no samples')
     for name in names.scores: pick('column', name, [*frame])
-    def called(role): return [name for name in frame if is_called(name, role)]
-    labels = [names.target] if names.target else called('label') or called('other label')
+    labels = _label_columns(frame, names)
     if names.target: pick('column', names.target, [*frame])
     of_groups = {name: frame[name].to_numpy() for name in names.groups if name in frame}
     used = frame.drop(columns=[name for name in frame if name in {*of_groups, *names.ignored, *names.optional}])
@@ -315,19 +389,30 @@ def contents_of_frame(frame, place, names=ColumnNames()):
     extra = {name: advice(name) for name in scores if is_called(name, 'weight')}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
-    known = _distinct_labels(np.asarray(frame[labels[0]].dropna().unique()))[0] if len(labels) == 1 else names.classes
+    targets = {name: frame[name].to_numpy() if typed else _label_values(frame[name], [*scores] or names.classes)
+               for name in labels}
+    known = _distinct_labels(_unique(targets[labels[0]]))[0] if len(labels) == 1 else names.classes
     _check_class_columns([*scores], known, bool(names.scores))
     if not names.scores: scores = scores[in_counted_order([*scores])]
-    arrays = {'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels}
-    return FileContents(arrays, [*scores], extra, place, of_groups, (*frame,), like_labels)
+    return FileContents({'': scores.to_numpy(dtype=np.float64)} | targets, [*scores], extra, place, of_groups, (*frame,), like_labels)
 
 def _distinct_labels(labels):
     "Return the distinct labels as text, and the index of each sample's label among them, (N,)."
-    numeric = labels.dtype.kind in 'fiu'
-    known, index = np.unique(labels if numeric else labels.astype(str), return_inverse=True)
-    return [f'{v:.15g}' if numeric else str(v).strip() for v in known], index
+    import pandas as pd
+    if labels.dtype.kind in 'fiu':
+        known, index = np.unique(labels, return_inverse=True)
+        return [f'{v:.15g}' for v in known], index
+    index, texts = pd.factorize(labels.astype(object), use_na_sentinel=False)
+    known, of_text = np.unique([*map(str, texts)], return_inverse=True)
+    return [str(text).strip() for text in known], of_text[index]
 
-def _words(labels): return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.unique()}
+def _unique(labels):
+    "Return the distinct labels without missing ones."
+    import pandas as pd
+    return np.asarray(pd.Series(labels).dropna().unique())
+
+def _words(labels):
+    return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.dropna().unique()}
 
 def _class_columns(scores, names, words=()):
     "Return the columns that may be classes, and warn of the others; columns named by a label in `words` are classes."
@@ -410,7 +495,8 @@ _EXPECTED = dict(logits='finite numbers', probs='numbers in [0, 1]', confidence=
 
 def _wrong_numbers(scores, names, kind, place):
     "Return {column: description of its first invalid logit or probability}."
-    bad = ~np.isfinite(scores) if kind == 'logits' else ~((scores >= 0) & (scores <= 1 + ABOVE_ONE))
+    if kind == 'logits': bad = ~(scores < math.inf)  # -inf is a masked class
+    else: bad = ~((scores >= 0) & (scores <= 1 + ABOVE_ONE))
     first = {name: int(bad[:, k].argmax()) for k, name in enumerate(names) if bad[:, k].any()}
     return {name: f'holds {scores[row, names.index(name)]:.4g} in {place(row)}' for name, row in first.items()}
 
@@ -740,23 +826,55 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
     name = '' if '' in contents.arrays else score_name(path, contents, kind, names)
     scores = as_tensor(contents.arrays[name], name or kind)
     header = contents.columns
-    if header is None: header = ['']*(scores.shape[1] if scores.ndim > 1 else 1)
+    if header is None: header = _names_of_classes(contents, scores.shape[1] if scores.ndim > 1 else 1)
     return contents, scores if scores.is_floating_point() else scores.double(), header
+
+def _names_of_classes(contents, K):
+    "Return the texts in the array `classes` as names of K columns, of one column the second; '' if there are none."
+    found = [np.asarray(contents.arrays[name]) for name in contents.arrays if is_called(name, 'classes')]
+    if len(found) != 1 or found[0].dtype.kind not in 'OU' or found[0].ndim != 1: return ['']*K
+    names = [str(name).strip() for name in found[0]]
+    if K == 1 and len(names) == 2: return names[1:]
+    return names if len({*names}) == K == len(names) else ['']*K
 
 _SUM_ERROR = .02  # of rows that are rounded to two decimals
 _TRIED = 100_000  # rows that say what a huge file holds; `check_probs` sees all rows that are used
 
-def holds_probs(
+def why_probs(
     path,
     names:ColumnNames=ColumnNames(),
-)->bool:
-    "Return True if the scores in a file are rows of two or more numbers in [0, 1] that all sum to 1."
+)->str:
+    """Return the reason why the scores in a file are probabilities; '' if their numbers do not say so.
+
+    They are rows of two or more numbers in [0, 1] that all sum to 1, or one column of numbers in [0, 1] beside labels 0
+    and 1. Raises ValueError for a file without samples, or without a column that is named."""
+    names = replace(names, kind='probs', rows=_TRIED)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        try: scores = _read_scores(path, 'probs', replace(names, groups=(), rows=_TRIED))[1]
-        except ValueError: return False
-    if scores.ndim < 2 or scores.shape[1] < 2 or scores.isnan().any(): return False
-    return bool(((scores >= 0) & (scores <= 1)).all() and ((scores.sum(1) - 1).abs() <= _SUM_ERROR).all())
+        _check_names(path, names)
+        try: contents, scores, header = _read_scores(path, 'probs', names)
+        except ValueError: return ''
+    if scores.isnan().any() or not ((scores >= 0) & (scores <= 1)).all(): return ''
+    if scores.ndim == 2 and scores.shape[1] > 1:
+        of_rows = ((scores.sum(1) - 1).abs() <= _SUM_ERROR).all()
+        return 'each row sums to 1, so these are probabilities' if of_rows else ''
+    found = names_among(contents, (plain_name(names.target),) if names.target else TARGET_NAMES)
+    labels = {*_unique(contents.arrays[found[0]]).tolist()} if len(found) == 1 and contents.columns else {}
+    if not (labels and labels <= {0, 1} and (scores % 1 > 0).any()): return ''
+    return f'column {header[0]!r} holds numbers in [0, 1] beside labels 0 and 1, so it is P(y = 1)'
+
+def _check_names(path, names):
+    "Raise ValueError for a table without samples, or without a column that is named."
+    if are_several_files(path): return
+    with naming(path):
+        if file_format(path).startswith('.csv'):
+            import pandas as pd
+            if pd.read_csv(path, nrows=1).empty: raise ValueError('a header and no samples')
+        is_jsonl = file_format(path).startswith('.jsonl')
+        found = [name for _, row in _json_objects(path) for name in row] if is_jsonl else _names_in(path)
+    known = dict.fromkeys(str(name).strip() for name in found)
+    for name in (*filter(None, [names.target]), *names.scores, *names.ignored, *names.groups):
+        pick('column', name, known)
 
 def check_not_probs(scores):
     "Check and return logits; raise ValueError if the numbers are probabilities."
@@ -839,6 +957,9 @@ def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
     with naming(target_path or path):
         if not target_path: labelled, (name, labels) = contents, _labels_in(path, contents, names.target)
         is_table = labelled.columns is not None
+        if target_path and is_table and any(header):  # the names of the columns say whether a label is text
+            again = read_file(target_path, ColumnNames(names.target, ignored=names.ignored, classes=tuple(header)))
+            name, labels = _labels_in(target_path, again, names.target)
         if kind == 'confidence': header = ['correct']
         return scores, *class_targets(labels, name, header, is_table, pos_label, labelled.place), of_groups or None
 
@@ -864,6 +985,10 @@ def class_targets(
     if name == '' and pos_label is None and given.dtype.kind in 'iuf': labels = _numeric_ids(given, 'target', header)
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place)
+    elif given.dtype.kind == 'U':
+        raise ValueError(f'{name or "target"}: text, {brief(str(given[0]), 40)!r} in {place(0)}, and nothing names the '
+                         'classes; want class ids from 0, or add an array `classes` with a text for each class, in the '
+                         'order of the columns')
     target = _to_integers(as_tensor(labels, name or 'target'))
     if len(header) == 1 and pos_label is None: _check_two_labels(target, header[0])
     names = class_names(header)

@@ -126,7 +126,7 @@ def test_a_worse_slice_fails_the_whole():
     ("{old} {old} --id kye", "column: 'kye' is not known; did you mean 'key'"),
     ("{old} {turned} --by key --by side", "new: the label of row 0 is "),
     ("{old} {less} --by key --by side", "new: 10 samples, but old: 4,000"),
-    ("{old} {old} --id key --by side --margin eec=1", "did you mean 'ece'"),
+    ("{old} {old} --id key --by side --margin eec=1", "--margin: 'eec' is not known; did you mean 'ece'"),
     ("{old} {old} --id key --margin ece=-1", "--margin: ece is -1.0, want a number of at least 0"),
     ("{old} {old} --id key --by sied", "did you mean 'side'"),
 ])
@@ -171,3 +171,12 @@ def test_ids_are_text(tmp_path, capsys):
     table.assign(id=["1", "00001", "2"]).to_csv(new, index=False)
     assert cli.main(["compare", str(old), str(new), "--id", "id"]) == 2
     assert "1 of 3 rows" in capsys.readouterr().err
+
+
+def test_a_label_that_differs_is_named_by_its_id(tmp_path, capsys):
+    table = pd.DataFrame(dict(cat=.7, dog=.3, target="cat", id=["a7", "b8", "c9"]))
+    for name, labels in ("old", ["cat", "dog", "cat"]), ("new", ["cat", "dog", "dog"]):
+        table.assign(target=labels)[::-1 if name == "new" else 1].to_csv(tmp_path/f"{name}.csv", index=False)
+    code, _, err = run(capsys, *(str(tmp_path/f"{name}.csv") for name in ("old", "new")), "--probs", "--id", "id")
+    told = "new: the label of id c9 is dog, but in old cat (1 of 3 labels differ); want the same labels in both"
+    assert code == 2 and told in err

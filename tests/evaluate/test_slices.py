@@ -104,3 +104,13 @@ def test_slices_of_all_columns_have_names_of_their_own():
     names = [s.name for s in found.slices]
     assert len({*names}) == len(names) and found.frame().index.is_unique
     with pytest.raises(ValueError, match="groups: two columns are named '1'"): Predictions(z, y, groups={1: y, "1": y})
+
+
+@pytest.mark.parametrize("rare, least, said", [
+    ([None], 5, "part: the missing value with fewer than 5 samples is left out, 1 sample."),
+    (["b"], 5, "part: 1 value with fewer than 5 samples is left out, 1 sample."),
+    (["b", "c", None], 5, "part: 2 values and the missing value with fewer than 5 samples are left out, 3 samples."),
+    (["b", None], 2, 'part: 1 value and the missing value with fewer than 2 samples are pooled as "other", 2 samples.'),
+])
+def test_a_note_calls_a_missing_value_missing(rare, least, said):
+    assert Grouping.of("part", ["a"]*9 + rare, least).note == said

@@ -471,3 +471,140 @@ def test_true_and_false_are_labels_of_two_columns(header, order, tmp_path, capsy
     assert cli.main("apply c.safetensors b.csv --probs --out o.csv".split()) == 0
     written = pd.read_csv("o.csv", dtype=str)
     assert (written["prediction"] == written["target"]).mean() == pytest.approx(.9)
+
+
+CELLS = np.array(["007", "7", "07", "1.10", "1.1", "NA", ""])[np.arange(600) % 7]
+
+
+def test_columns_that_are_no_scores_keep_their_text(capsys):
+    "A csv file has no types: numbers would merge 007 and 7, 1.10 and 1.1, and NA and an empty cell."
+    write("old.csv", code=CELLS)
+    pd.read_csv("old.csv").assign(code=[cell or None for cell in CELLS]).to_parquet("old.parquet")
+    make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
+    line = "apply c.safetensors old.csv --logits --prob-cols cat,dog,owl --keep code --out out.csv"
+    assert cli.main(line.split()) == 0
+    assert pd.read_csv("out.csv", dtype=str, keep_default_na=False).code.tolist() == CELLS.tolist()
+    said = []
+    for suffix in "csv", "parquet":
+        capsys.readouterr()
+        line = f"audit old.{suffix} --logits --by code --calibrator temperature --no-report --json"
+        assert cli.main(line.split()) == 0
+        said.append(json.loads(capsys.readouterr().out)["slices"])
+        names = {one["slice"] for one in said[-1]["slices"][1:]}
+        assert names == {*(f"code = {cell}" for cell in CELLS[:6]), "code is missing"}
+        assert cli.main(f"compare old.{suffix} old.{suffix} --logits --by code --json".split()) == 0
+        assert json.loads(capsys.readouterr().out)["slices"].keys() == names
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("many", [np.arange(600) % 21 + .5, np.arange(600) % 30, np.r_[np.zeros(590), 1:11]])
+def test_a_column_of_more_than_twenty_numbers_has_ranges(many):
+    "Also if its first rows have few; cells that are no numbers are then missing; one more text makes categories."
+    from calibnb.evaluate.groups import groupings
+    cells = np.array([f"{x:06.2f}" for x in many], dtype=object)
+    cells[:590:59] = "NA"
+    many = pd.Series(many).where(cells != "NA")
+    if many.nunique() < 20:  # late: more than the rows that are tried first
+        cells = np.r_[np.tile(cells[:590], 2), np.array([f"{x:06.2f}" for x in range(30)], dtype=object)]
+        many = pd.Series(pd.to_numeric(pd.Series(cells), errors="coerce"))
+    frame = pd.DataFrame(LOGITS.repeat(3, 1)[:len(cells)].numpy(), columns=WORDS).assign(y=0, age=cells)
+    frame.to_csv("a.csv", index=False)
+    preds = read_predictions("a.csv", "logits", groups=["age"])
+    np.testing.assert_array_equal(preds.groups["age"], many)  # bits: read, not computed
+    assert "age is missing" in groupings(preds, "age", 2)[0].names
+    frame.assign(age=np.where(np.arange(len(cells)) == len(cells) - 1, "?", cells)).to_csv("b.csv", index=False)
+    words = read_predictions("b.csv", "logits", groups=["age"]).groups["age"]
+    assert words.tolist()[:-1] == cells.tolist()[:-1]
+
+
+@pytest.mark.parametrize("columns", [["1", "01", "001"], ["prob_1", "prob_01", "prob_1e0"], ["1", "1.0", "2"],
+                                     ["NA", "EU", "US"], ["p_null", "p_nan", "p_None"], ["TRUE", "True", "true"],
+                                     ["9007199254740992", "9007199254740993", "1"]])
+def test_labels_are_names_of_columns_as_text_first(columns):
+    "Also text that states a number, a truth value or a missing value; of these, only an empty cell is missing."
+    words = np.array([name.split("_")[-1] for name in columns], dtype=object)[TARGET]
+    write("a.csv", called=columns, target=words)
+    write("scores.csv", called=columns)
+    scores = pd.read_csv("scores.csv").drop(columns="y")
+    scores.to_csv("scores.csv", index=False)
+    pd.DataFrame(dict(y=words)).to_csv("y.csv", index=False)
+    for read in read_predictions("a.csv", "logits"), read_predictions("scores.csv", "logits", "y.csv"):
+        assert torch.equal(read.target, TARGET)
+    words[3] = ""
+    write("a.csv", called=columns, target=words)
+    with pytest.raises(ValueError, match="column 'y' has no label in line 5; give"):
+        read_predictions("a.csv", "logits")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".npz"])
+def test_a_logit_of_minus_infinity_is_a_masked_class_in_every_format(suffix, capsys):
+    logits = LOGITS.numpy().copy()
+    logits[TARGET == 1, 0] = -np.inf
+    frame = pd.DataFrame(logits, columns=WORDS).assign(y=TARGET.numpy())
+    if suffix == ".npz":
+        np.savez("a.npz", logits=logits, y=TARGET)
+    elif suffix == ".jsonl":
+        Path("a.jsonl").write_text("\n".join(map(json.dumps, frame.to_dict("records"))))
+    else:
+        getattr(frame, f"to_{suffix[1:]}")(f"a{suffix}", index=False)
+    assert torch.equal(read_predictions(f"a{suffix}", "logits").logits.isneginf(), torch.from_numpy(logits) == -np.inf)
+    frame.assign(cat=np.inf).to_csv("b.csv", index=False)
+    assert "column 'cat' holds inf in line 2, want finite numbers" in refused(capsys, "audit", "b.csv", "--logits")
+
+
+def test_what_a_file_holds_is_judged_without_the_columns_of_slices_and_ids(capsys):
+    "Of text, of numbers, and of numbers that make the rows sum to more than 1."
+    probs = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS).assign(y=LABELS)
+    probs = probs.assign(site=np.where(np.arange(600) % 2, "a", "b"), age=np.arange(600) % 50, key=np.arange(600))
+    for by in ["site"], ["age"], ["site", "age"]:
+        probs[[*WORDS, "y", *by]].to_csv("by.csv", index=False)
+        line = ["audit", "by.csv", *(word for name in by for word in ("--by", name)), "--calibrator", "temperature"]
+        assert cli.main([*line, "--no-report"]) == 0
+        assert "each row sums to 1, so these are probabilities" in capsys.readouterr().err
+    probs[[*WORDS, "y", "site", "key"]].to_csv("old.csv", index=False)
+    assert cli.main("compare old.csv old.csv --by site --id key".split()) in (0, 2)
+    assert capsys.readouterr().err.count("each row sums to 1") == 2
+    for line in "audit old.csv --by nope", "audit by.csv --by siet", "compare old.csv old.csv --id nope":
+        assert "column: '" + line.split()[-1] + "' is not known" in refused(capsys, *line.split())
+    probs[:0].to_csv("empty.csv", index=False)
+    assert "file: empty.csv: a header and no samples" in refused(capsys, "audit", "empty.csv")
+
+
+@pytest.mark.parametrize("name", ["p", "score", "y_score", "P", "p1", "y_pred", "prediction", "spam"])
+def test_a_column_in_0_to_1_beside_labels_0_and_1_is_the_probability_of_1(name, capsys):
+    binary("b.csv", name, [0, 1])
+    assert cli.main("audit b.csv --no-report --calibrator platt".split()) == 0
+    out, err = capsys.readouterr()
+    assert "P(y = 1)" in out
+    assert f"b.csv: column '{name}' holds numbers in [0, 1] beside labels 0 and 1, so it is P(y = 1)\n" in err
+    for column, labels in [(TARGET % 2).numpy(), [0, 1]], [LOGITS[:, 0].numpy(), [0, 1]], [None, [1, 2]]:
+        binary("b.csv", name, labels)
+        if column is not None:
+            pd.read_csv("b.csv").assign(**{name: column}).to_csv("b.csv", index=False)
+        assert "b.csv does not say what it holds; give --logits or --probs" in refused(capsys, "audit", "b.csv")
+
+
+def test_the_only_column_of_class_0_is_not_to_be_called_p(capsys):
+    pd.DataFrame({"0": [.2, .7], "1": [.8, .3], "y": [1, 0]}).to_csv("b.csv", index=False)
+    err = refused(capsys, *"audit b.csv --prob-cols 0".split())
+    assert "its name says class 0; a single column is for class 1: give the column of class 1, i.e. 1 - p, or" in err
+
+
+def test_labels_of_arrays_are_texts_of_their_array_of_classes(capsys):
+    "The order of `classes` is that of the columns; of one column, the second class is its own."
+    order = [2, 0, 1]
+    arrays = dict(logits=LOGITS[:, order], classes=np.array(WORDS)[order])
+    np.savez("a.npz", target=LABELS, **arrays)
+    preds = read_predictions("a.npz", "logits")
+    assert preds.classes == ("owl", "cat", "dog") and torch.equal(preds.ordered(WORDS).target, TARGET)
+    np.savez("ids.npz", target=np.argsort(order)[TARGET], **arrays)
+    assert torch.equal(read_predictions("ids.npz", "logits").ordered(WORDS).target, TARGET)
+    p, y = LOGITS[:, 0].sigmoid(), np.array(["no", "yes"])[TARGET % 2]
+    np.savez("b.npz", probs=p, target=y, classes=["no", "yes"])
+    read = read_predictions("b.npz", "probs")
+    assert read.classes == ("no", "yes") and torch.equal(read.target, TARGET % 2)
+    np.savez("c.npz", logits=LOGITS, target=LABELS)
+    err = refused(capsys, "audit", "c.npz")
+    assert f"target: text, '{LABELS[0]}' in row 0, and nothing names the classes; want class ids from 0, or add" in err
+    np.savez("c.npz", logits=LOGITS, target=LABELS, classes=["cat", "dog", "fox"])
+    assert "'owl' in row" in refused(capsys, "audit", "c.npz")

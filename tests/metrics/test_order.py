@@ -28,6 +28,7 @@ def numbers(value):
     "All numbers of a result, in a row."
     if isinstance(value, torch.Tensor):
         return value.double().flatten()
+    if isinstance(value, dict): value = [*value.values()]
     if isinstance(value, tuple | list):
         return torch.cat([numbers(v) for v in value])
     if hasattr(value, "__dict__"):  # a record

@@ -157,6 +157,8 @@ def test_apply_at_another_prevalence(files, tmp_path, capsys):
 @pytest.mark.parametrize("line, message", [
     ("named.safetensors z.npz --prevalence .02", "--prevalence: shape (), want 3 class probabilities"),
     ("named.safetensors z.npz --prevalence 90,7,3", "--prevalence: a sum of 100, want 1; divide counts"),
+    ("binary.safetensors z1.npz --prevalence 0", "--prevalence: 0, so every sample would have one class for certain"),
+    ("binary.safetensors z1.npz --prevalence 0,1", "--prevalence: 0,1, so every sample would have one class"),
     ("binary.safetensors z1.npz --prevalence 2", "--prevalence: 2, want P(y = 1) in [0, 1]"),
     ("binary.safetensors z1.npz --prevalence .1 --from-prevalence 0", "--from-prevalence: 0 for class 1, want"),
     ("binary.safetensors z1.npz --from-prevalence .1", "--from-prevalence: given without --prevalence or --estimate"),
