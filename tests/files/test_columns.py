@@ -435,7 +435,7 @@ def test_lines_are_counted_from_one_with_blank_lines(text, message, capsys):
 
 def test_one_rule_for_the_kind_in_three_commands(capsys):
     probs_table().to_csv("p.csv")
-    binary("p2.csv", "p", [0, 1])
+    binary("p2.csv", "p", [1, 2])
     for line in "audit p.csv --no-report --calibrator platt", "compare p.csv p.csv", "plan p.csv --width 60":
         assert cli.main(line.split()) == 0
         out = capsys.readouterr()

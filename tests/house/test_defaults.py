@@ -724,7 +724,8 @@ ELSEWHERE = {
     "samples": {HELPERS: "checked_weight refuse_empty sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
-    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins"},
+    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins "
+                          "check_same_samples"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "above_zero at_label second_class check_reduction sample_loss"},
     "temperature": {HELPERS: "T_BOUNDS temperature_lists EnsembleTemperature EntropyTemperature class_dimension "
@@ -771,7 +772,7 @@ ELSEWHERE = {
                            "Snapshots make_recorders register_recorder",
                   "part of train.Trainer": "BestEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
-    "core": {HELPERS: "ABOVE_ONE OFF_SUM check_class_names edge_tolerance missing_text rounded_digits "
+    "core": {HELPERS: "ABOVE_ONE OFF_SUM MOST_VALUES check_class_names edge_tolerance missing_text rounded_digits "
                       "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
