@@ -74,7 +74,7 @@ def test_what_works_is_of_the_stored_table(study):
     assert set(again) == {"FLγ-CE", "FLγ-SECE"} and again["FLγ-CE"] == rows(study, "at_work")["FLγ-CE"]
     courses = pd.read_csv(ROOT/"runs"/"gallery"/"cifar10"/"gamma.csv")
     last = courses[courses.outer == "sece"].iloc[-1]
-    assert f"γ begins at 1 and ends at {last.test_gamma_mean:.2f}" in " ".join(study.result.found)
+    assert f"at {last.test_gamma_mean:.2f} ± {last.test_gamma_std:.2f} with FLγ-SECE" in " ".join(study.result.found)
 
 
 def test_the_table_is_of_the_runs(study, runs):
