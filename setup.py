@@ -31,7 +31,8 @@ bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking
 
 # what calibnb.core.resources finds; the votes of CIFAR-10H (*.votes.npz) have another licence and stay here
 SHARED = ["nbs/*.csv", "nbs/assets/*", "nbs/index.ipynb", "nbs/experiments/*.ipynb", "nbs/explore/*.ipynb",
-          "sweeps/*.yaml", "runs/gallery/cifar10/*.npz", "docs/audit-1.schema.json"]
+          "sweeps/*.yaml", "runs/gallery/cifar10/*.npz", "runs/gallery/cifar10/gamma.csv",
+          "docs/audit-1.schema.json"]
 
 
 class BuildWithResources(build_py):

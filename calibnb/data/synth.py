@@ -160,6 +160,7 @@ def blend_images(
     n:int,             # number of blends
     steepness:float,   # k in g(w) = sigmoid(k (w - 1/2))
     generator:torch.Generator,
+    share:float=1.,    # share of blends; each other image is not blended and has its own label
 )->NoisyImages:        # `base` is the image with the larger weight
     "Blend pairs of images of different classes; the first image, with weight w, gives the label with probability g(w)."
     order = labels.argsort(stable=True)
@@ -174,6 +175,9 @@ def blend_images(
     second = torch.where(position >= block_start, position + block_size, position)
     w, u = torch.rand(2, n, generator=generator, dtype=torch.float64, device='cpu')
     g = torch.sigmoid(steepness*(w - .5))
+    if share < 1:  # drawn last, so a larger share keeps the blends of a smaller share
+        single = torch.rand(n, generator=generator, dtype=torch.float64, device='cpu') >= share
+        w, g = w.masked_fill(single, 1), g.masked_fill(single, 1)
     posterior = torch.zeros(n, len(counts), dtype=torch.float64, device='cpu')
     posterior.scatter_(1, labels[first][:, None], g[:, None])
     posterior.scatter_(1, labels[second][:, None], 1 - g[:, None])

@@ -145,6 +145,7 @@ def noisy_digits(
 def ambiguous_digits(
     seed:int,              # seed of the split, pairs, weights and labels
     steepness:float=8.,    # k: a larger k makes the labels less random
+    share:float=1.,        # share of blends; the other samples are single images with their own label
     n_train:int=2000,      # blends of 700 base images; a smaller number keeps the first blends
     n_val:int=4000,        # blends of 400 base images, including the `n_meta` blends of meta_val
     n_test:int=10_000,     # blends of 697 base images
@@ -159,6 +160,7 @@ def ambiguous_digits(
     [2]
     """
     if not steepness > 0: raise ValueError(f'steepness: {steepness}, want a number above 0')
+    if not 0 <= share <= 1: raise ValueError(f'share: {share}, want a number from 0 to 1')
     for name, n in dict(n_train=n_train, n_val=n_val, n_test=n_test).items():
         if n < 1: raise ValueError(f'{name}: {n}, want at least 1 blend')
     _check_meta(n_meta, n_val)
@@ -166,7 +168,7 @@ def ambiguous_digits(
     rows = _three_parts(len(labels), _FOR_TRAINING, 400, seed)
     def part(i, n):
         generator = torch.Generator().manual_seed(seed + (i + 1)*_SAMPLE_SEED)
-        blend = blend_images(images[rows[i]], labels[rows[i]], n, steepness, generator)
+        blend = blend_images(images[rows[i]], labels[rows[i]], n, steepness, generator, share)
         return Split(_pool_and_scale(blend.x, pool), blend.y, blend.posterior, _SCALE, rows[i][blend.base])
     train, val, test = map(part, range(3), (max(n_train, 2000), n_val, n_test))
     meta_val = val[:n_meta] if n_meta else None

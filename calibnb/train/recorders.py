@@ -255,7 +255,8 @@ class GammaStats(Recorder):
     "Mean, standard deviation and range of the focal exponent on a split [Meta-regularization, Fig. 3]."
     def __init__(self,
         split:str='train',  # name of the split, also the prefix of the columns unless it is `train`
-    ): self.split, self.prefix = split, '' if split == 'train' else f'{split}_'
+        by_hit:bool=False,  # also record the mean of the correct and of the misclassified samples
+    ): self.split, self.prefix, self.by_hit = split, '' if split == 'train' else f'{split}_', by_hit
 
     def check(self, trainer):
         learned = getattr(getattr(trainer, 'meta', None), 'learn', 'gamma')
@@ -269,6 +270,9 @@ class GammaStats(Recorder):
     def __call__(self, view:EpochView)->dict:
         gamma = self._gamma(view).double()
         stats = dict(mean=gamma.mean(), std=gamma.std(correction=0), min=gamma.min(), max=gamma.max())
+        if self.by_hit:
+            hit = view.predictions(self.split).hit
+            stats |= dict(correct=gamma[hit].mean(), misclassified=gamma[~hit].mean())  # nan if there are none
         return {f'{self.prefix}gamma_{name}': value.item() for name, value in stats.items()}
 
     def _gamma(self, view):
@@ -282,8 +286,8 @@ class GammaStats(Recorder):
         return as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
 
 def GammaOfTest()->GammaStats:
-    "Return `GammaStats` of the test split [Meta-regularization, Fig. 3]."
-    return GammaStats('test')
+    "Return `GammaStats` of the test split, also of its correct and its misclassified samples."
+    return GammaStats('test', by_hit=True)
 
 # %% ../../nbs/60_train/05_recorders.ipynb #efe38a54
 class MetaProgress(Recorder):

@@ -143,7 +143,8 @@ WRONG = dict(  # experiment -> (values, message)
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(least_ratio=0.0), "least_ratio: 0.0"),
         (dict(data="mnist"), "data: 'mnist'"), (dict(data="svhn"), "set quick to False"),
         (dict(model="resnet110"), "set quick to False"), (dict(quick=False, model="vgg16"), "model: 'vgg16'"),
-        (dict(quick=False, data="20newsgroups", model="resnet110"), "texts have a 1-D CNN; leave model out")],
+        (dict(quick=False, data="20newsgroups", model="resnet110"), "texts have a 1-D CNN; leave model out"),
+        (dict(shares=[1.0]), "shares: ")],
     evidence=[
         (dict(n_boot=49), "n_boot: 49"), (dict(after="best"), "after: 'best'"),
         (dict(roots=["/runs"]), "roots: ['/runs'] belongs to the full setting"),
@@ -161,6 +162,7 @@ WRONG = dict(  # experiment -> (values, message)
         (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"), (dict(data="svhn"), "data: 'svhn'"),
         (dict(data="cifar100"), "set quick to False"), (dict(scope="all"), "scope: 'all'"),
         (dict(bandwidth=0.0), "bandwidth: 0.0"), (dict(meta_lr=0.0), "meta_lr: 0.0"),
+        (dict(moving_lr=0.0), "moving_lr: 0.0"),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(least_gamma=0.0), "least_gamma: 0.0")],
     nll_overfitting=[
         (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=19), "epochs: 19"), (dict(gammas=[0.0]), "gammas: "),

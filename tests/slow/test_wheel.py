@@ -49,7 +49,8 @@ def contents(folder):
 def test_a_wheel_has_what_the_clone_has(wheel):
     found = contents(wheel/"calibnb")
     shared = [*ROOT.glob("sweeps/*.yaml"), *ROOT.glob("nbs/*.csv"), *ROOT.glob("nbs/assets/*"),
-              *ROOT.glob("nbs/ex*/*.ipynb"), ROOT/"nbs"/"index.ipynb", *ROOT.glob("runs/gallery/cifar10/*.npz")]
+              *ROOT.glob("nbs/ex*/*.ipynb"), ROOT/"nbs"/"index.ipynb", *ROOT.glob("runs/gallery/cifar10/*.npz"),
+              ROOT/"runs"/"gallery"/"cifar10"/"gamma.csv"]
     wanted = {f"_repository/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
               for path in shared if not path.name.endswith((".votes.npz", ".more.npz"))}  # left out
     wanted |= {name: text for name, text in contents(ROOT/"calibnb").items() if name.endswith((".py", ".pyi"))}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import assert_complete
 from reading import (
-    assert_open, eces, finding, margin, percent, plan, rows, run_here, shown_rival, table, true_ce, with_loss)
+    assert_open, eces, finding, margin, percent, plan, rows, run_here, scaled, shown_rival, table, true_ce, with_loss)
 from torch.nn import functional as F
 
 from calibnb import cli
@@ -22,9 +22,10 @@ from calibnb.train import Trainer
 STUDY, SETTINGS = "calibratability", dict(smoke=True, n_seeds=2, epochs=4, resamples=2)
 
 
-def of_loss(root, loss, **options):
-    "Return the trainings with a loss, by seed."
-    return with_loss(root, STUDY, loss, **options)
+def of_loss(root, loss, n_train=200, share=1, **options):
+    "Return the trainings with a loss, by seed; those of the dose response have half as many samples, and a share."
+    def wanted(args): return (args["n_train"], args["share"]) == (n_train, share)
+    return [run for run in with_loss(root, STUDY, loss, **options) if wanted(run.config.data_args)]
 
 
 def temperature(run):
@@ -159,6 +160,19 @@ def test_the_logits_of_the_training_samples(root, study):
     wider = recorded("inverse_focal", log_range, gamma=2.) - recorded("ce", log_range)
     assert margin(study, "the largest logits have a wider range with IFL-2") == pytest.approx(wider)
     assert margin(study, "with CE, samples learned early have larger") == pytest.approx(recorded("ce", gap))
+
+
+def test_the_dose_is_of_the_runs(root, study):
+    "The difference to cross-entropy after TS rises from the share 0 to the share 1 of ambiguous digits."
+    def after_ts(loss, share, **options):
+        runs = of_loss(root, loss, 100, share, **options)
+        assert len(runs) == 2
+        return np.array([scaled(run, scaling=TemperatureScaling("nll", "pool")) for run in runs])
+    excess = [after_ts("focal", share, gamma=3.) - after_ts("ce", share) for share in (0, 1)]
+    start = "from no label noise to the most, the ECE after TS rises less with FL-3"
+    assert margin(study, start) == pytest.approx((excess[0] - excess[1]).mean())
+    said = finding(study, start).ours
+    assert said.startswith(f"0 % noise: {percent(excess[0])}, ") and said.endswith(percent(excess[1]))
 
 
 def smoothed(logits, target, eps):
