@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from calibnb.metrics.bins import table_norm, width_bins
+from calibnb.studies import OPEN
 from calibnb.studies.claims import count_sentence, read_verdicts
 from calibnb.studies.study_table import read_study_table
 
@@ -49,8 +50,8 @@ def largest_gain(eces):
 
 
 def verdict(id, verdicts):
-    "Return the verdict of a claim on CIFAR-10, of its first version."
-    return next(v["verdict"] for v in verdicts[id] if v["data"] == "CIFAR-10").removesuffix(" here")
+    "Return the verdict of a claim on CIFAR-10, of its first version; a claim that waits for runs is open."
+    return next((v["verdict"] for v in verdicts.get(id, []) if v["data"] == "CIFAR-10"), OPEN).removesuffix(" here")
 
 
 def line(row, eces, verdicts):
