@@ -202,8 +202,8 @@ def _place(directory, rows, outputs, shown)->list[str]:
 def _sentences(text)->str: return ' '.join(map(_sentence, re.split(r'(?<![. ])\. ', text)))  # not at '..'
 
 
-_MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', CONTRADICTED_BUT_SMALL: '◦', EQUIVALENT: '=', OPEN: '?',
-            MIXED: '◐', WRONG: '×', CANNOT: '–'}
+_MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', CONTRADICTED_BUT_SMALL: '◦', EQUIVALENT: '=',
+            OPEN: '?', MIXED: '◐', WRONG: '×', CANNOT: '–'}
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:

@@ -96,8 +96,9 @@ def _miscalibrated(found, preds, val):
     of, p = found.miscalibration_test
     if p >= .05: return _PASSED
     if of == 'ECE': return 'issue', f'The ECE is {ece_words(ece)}; {p_text(p)}.'
-    means = 'mean confidence differs from the accuracy' if of == 'label' else 'mean P(y = 1) differs from the share of y = 1'
-    return 'issue', f'The {means} ({p_text(p)}). The ECE is {ece_words(ece)}.'
+    means = {'label': 'mean confidence differs from the accuracy',
+             'P(y = 1)': 'mean P(y = 1) differs from the share of y = 1'}
+    return 'issue', f'The {means[of]} ({p_text(p)}). The ECE is {ece_words(ece)}.'
 
 @_check('CNB005', 'biased probability',
         'The mean of P(y = 1) is above or below the share of y = 1, as after a change of prevalence or after training '

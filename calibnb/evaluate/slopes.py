@@ -53,8 +53,8 @@ class Slopes:
     def record(self)->dict:
         "Return all numbers as a dictionary for JSON; an infinite number becomes None."
         def finite(values): return {k: v if abs(v) < float('inf') else None for k, v in values.items()}
-        return {row: {name: finite(value._asdict()) if hasattr(value, '_asdict') else value for name, value in numbers.items()}
-                for row, numbers in self.of_row.items()}
+        def plain(value): return finite(value._asdict()) if hasattr(value, '_asdict') else value
+        return {row: {name: plain(value) for name, value in numbers.items()} for row, numbers in self.of_row.items()}
 
 def _numbers(scored):
     conf, hit = scored.pairs

@@ -388,7 +388,8 @@ def residual_miscalibration(found, row):
     if better is None:
         by_doubtful = [measure_name(r) for r in found.doubtful if r in found.rows and found.fits(r)]
         if not by_doubtful: return [left, 'No calibrator in the table removes this error.']
-        return [left, f'Only calibrators whose fit is doubtful remove this error ({", ".join(by_doubtful)}; see the notes).']
+        return [left, 'Only calibrators whose fit is doubtful remove this error '
+                      f'({", ".join(by_doubtful)}; see the notes).']
     instead = f'With {measure_name(better)} the ECE would be {ece_words(found.rows[better]["ece"])}'
     if nll.value is None: return [left, f'{instead}.']
     cost = fitting[better] - nll.value

@@ -394,7 +394,8 @@ def contents_of_frame(
     known = _distinct_labels(_unique(targets[labels[0]]))[0] if len(labels) == 1 else names.classes
     _check_class_columns([*scores], known, bool(names.scores))
     if not names.scores: scores = scores[in_counted_order([*scores])]
-    return FileContents({'': scores.to_numpy(dtype=np.float64)} | targets, [*scores], extra, place, of_groups, (*frame,), like_labels)
+    arrays = {'': scores.to_numpy(dtype=np.float64)} | targets
+    return FileContents(arrays, [*scores], extra, place, of_groups, (*frame,), like_labels)
 
 def _distinct_labels(labels):
     "Return the distinct labels as text, and the index of each sample's label among them, (N,)."

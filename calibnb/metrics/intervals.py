@@ -230,7 +230,8 @@ def gap_errors(
 )->tuple[Tensor, Tensor]: # (M,) how far each |gap| may lie above and below its estimate
     "Return the distances of each |gap| to the ends that the exact interval of its rate gives."
     low, high = proportion_interval(hits, count, level)
-    more, less = high - hits/count, hits/count - low
+    rate = hits.double()/count
+    more, less = high - rate, rate - low
     above, below = gap + more, less - gap  # the largest gap, and the largest gap of the other sign
     largest = torch.maximum(above, below) if sign == 0 else above if sign == 1 else below
     now = (sign*gap).clamp_min(0) if sign else gap.abs()

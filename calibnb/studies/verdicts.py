@@ -172,7 +172,8 @@ def _note(look, verdict):
     rival, shown = _nearest_rival(look.differences), look.shown_rival(verdict)
     if claim.some: notes = [f'by {look.rival}']
     else: notes = [f'the smallest margin is against {rival}'] if rival else []
-    if look.rival != rival and not claim.some: notes.append(f'{"p is" if shown == rival else "margin and p are"} against {look.rival}')
+    if look.rival != rival and not claim.some:
+        notes.append(f'{"p is" if shown == rival else "margin and p are"} against {look.rival}')
     if verdict in (HOLDS_BUT_SMALL, CONTRADICTED_BUT_SMALL):  # the p-value decides the sign, and this interval the size
         sized = look.differences[shown]
         half_width = sized.half_width(.95)

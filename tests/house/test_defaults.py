@@ -312,6 +312,7 @@ TABLE |= {
     "intervals.monte_carlo_p": lambda: intervals.monte_carlo_p(CONF, .5),
     "intervals.calibration_in_the_large_p": lambda: intervals.calibration_in_the_large_p(CONF, HIT),
     "intervals.holm": lambda: intervals.holm([.01, .04, .03]),
+    "intervals.gap_errors": lambda: intervals.gap_errors(CONF - .5, TARGET, torch.full_like(TARGET, 5)),
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
     "intervals.rate_variance": lambda: [intervals.rate_variance(t.count*t.acc.nan_to_num(0), t.count.clamp_min(1))
                                         for t in [bins.width_bins(CONF, HIT, 5)]],
@@ -676,7 +677,8 @@ TABLE |= {
     "evaluate.as_good_as_best": lambda: evaluate.as_good_as_best(
         {name: evaluate.measure_all(s, n_boot=2, draws=2) for name, s in two_rows().items()}, two_rows()),
     "evaluate.miscalibration_test": lambda: [
-        evaluate.miscalibration_test(evaluate.measure_all(s, n_boot=2, draws=2)["ece"], s) for s in two_rows().values()],
+        evaluate.miscalibration_test(evaluate.measure_all(s, n_boot=2, draws=2)["ece"], s)[1]
+        for s in two_rows().values()],
     "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
     "plots.reliability_row": drawn_figure,
     "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit, p.nll)
@@ -744,8 +746,8 @@ ELSEWHERE = {
                          "probs_of residual_miscalibration uncapitalised biases "
                          "dominated_by_few_samples noun doubts outcome_after "
                           "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
-                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie "
-                          "CHOSEN_THRESHOLDS check_costs LabelsNeeded "
+                          "SAME_NLL LEAST_TO_CHOOSE DOUBT BinnedConfidences concatenate CrossFits warning_texts "
+                          "check_tie CHOSEN_THRESHOLDS check_costs LabelsNeeded "
                           "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
                           "Condition gate exit_code write_junit",
                  "text of numbers of evaluate.Decisions": "decision_svg decision_section"},
