@@ -1146,6 +1146,10 @@ def table_of(probs, header=(), words=(), kept={}, **columns):
     names = [f'class_{k}' for k in ([1] if K == 1 else range(K))]
     if words: columns = {name: np.array(words, dtype=object)[ids] for name, ids in columns.items()}
     if any(header) and 'prediction' not in header: names = header  # `prediction` holds the predicted class
+    of_labels = {name: values for name, values in columns.items() if np.ndim(values) == 2}  # multilabel: a column each
+    for name, values in of_labels.items():
+        columns |= {f'{name}_{label}': values[:, k] for k, label in enumerate(names)}
+        del columns[name]
     kept = pd.DataFrame({name: values for name, values in kept.items() if name not in columns})
     return pd.concat([kept, pd.DataFrame(probs, columns=names).assign(**columns)], axis=1)
 

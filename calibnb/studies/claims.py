@@ -161,7 +161,7 @@ def claim_state(
             places = by_verdict.setdefault(v['verdict'], {})
             places[f'{v["data"]} ({v["notebook"]})' if v['data'] else v['notebook']] = None
         return '; '.join(f'{verdict}: {", ".join(places)}' for verdict, places in by_verdict.items())
-    if row['cannot']: return f'cannot be tested here: {row["cannot"]}'
+    if row['cannot']: return f'cannot be asked here: {row["cannot"]}'
     return f'open: {row["open"]}' if row['open'] else f'tested by {row["studies"]}, not executed in the gallery'
 
 def own_table(
