@@ -27,7 +27,8 @@ class Slopes:
     def of(cls, found:Evaluation)->'Slopes':
         "Compute them from the samples of an evaluation; raise ValueError if only one outcome occurs."
         rows = {row: _numbers(found.scored[row]) for row in dict.fromkeys([UNCALIBRATED, found.recommended])}
-        if math.isnan(rows[UNCALIBRATED]['slope'].estimate):  # one score: after cross-fitting, only folds differ
+        conf = found.scored[UNCALIBRATED].pairs[0]
+        if conf.max() - conf.min() < 1e-6:  # one score: after cross-fitting, only folds differ
             for numbers in rows.values(): numbers |= dict.fromkeys(('slope', 'intercept'), _UNKNOWN) | dict(auroc=.5)
         return cls(rows)
 
@@ -42,7 +43,7 @@ class Slopes:
                  'Brier = MCB - DSC + UNC': ('brier', parts), 'NLL = MCB - DSC + UNC': ('nll', parts),
                  'AUROC': ('auroc', share)}
         if any(numbers['left_out'] for numbers in self.of_row.values()):
-            shown['probabilities of 0 or 1, without slope'] = 'left_out', str
+            shown['probabilities of 0 or 1, left out above'] = 'left_out', str
         return {'': [*shown]} | {row: [text(numbers[name]) for name, text in shown.values()]
                                  for row, numbers in self.of_row.items()}
 

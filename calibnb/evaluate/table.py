@@ -379,14 +379,15 @@ def dominated_by_few_samples(found, row):
 
 def residual_miscalibration(found, row):
     "Return sentences on the ECE that the recommended row leaves, and on a calibrator that would remove this error."
-    if found.fits(row): return []
+    if found.fits(row) or found.rows[row]['nll'].n < LEAST_TO_CHOOSE: return []
     ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
     left = f'The remaining ECE is {100*(ece.value - ece.floor):.1f} points above its noise floor.'
     fitting = {r: m['nll'].value for r, m in found.rows.items()
                if found.fits(r) and r not in found.doubtful and m['ece'].value < ece.value}
     better = min((r for r, v in fitting.items() if v is not None), key=fitting.get, default=None)
     if better is None:
-        by_doubtful = [measure_name(r) for r in found.doubtful if r in found.rows and found.fits(r)]
+        by_doubtful = [measure_name(r) for r in found.doubtful if r in found.rows and found.fits(r)
+                       and found.rows[r]['ece'].value < ece.value]
         if not by_doubtful: return [left, 'No calibrator in the table removes this error.']
         return [left, 'Only calibrators whose fit is doubtful remove this error '
                       f'({", ".join(by_doubtful)}; see the notes).']

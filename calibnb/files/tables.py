@@ -1144,7 +1144,8 @@ def table_of(probs, header=(), words=(), kept={}, **columns):
     import pandas as pd
     K = probs.shape[1]
     names = [f'class_{k}' for k in ([1] if K == 1 else range(K))]
-    if words: columns = {name: np.array(words, dtype=object)[ids] for name, ids in columns.items()}
+    if words: columns = {name: np.array(words, dtype=object)[ids] if np.ndim(ids) == 1 else ids
+                         for name, ids in columns.items()}
     if any(header) and 'prediction' not in header: names = header  # `prediction` holds the predicted class
     of_labels = {name: values for name, values in columns.items() if np.ndim(values) == 2}  # multilabel: a column each
     for name, values in of_labels.items():

@@ -192,11 +192,14 @@ def norm_interval(
     chunks = [noise] if isinstance(noise, Tensor) else noise
     def sparse_noise(draws, null): return draws if null is None else torch.where(real == 0, null, draws)
     pairs = zip(chunks, repeat(None) if null_noise is None else null_noise)
-    sums = [(norm(real + sparse_noise(draws, null)), draws.to(weight.dtype) @ signed) for draws, null in pairs]
-    sparse, errors = (torch.cat(values) for values in zip(*sums))  # if small gaps are noise; if all gaps are real
+    sparse, errors = [], []  # sums if small gaps are noise; errors of the sum if all gaps are real
+    for draws, null in pairs:
+        sparse.append(norm(real + sparse_noise(draws, null)))
+        if rise is None: errors.append(draws.to(weight.dtype) @ signed)
+    sparse = torch.cat(sparse)
     largest = sparse.mean() + spread*(sparse.quantile(1 - tail) - sparse.mean())
     lower = norm(gap) - (largest - norm(real))
-    largest_error = errors.quantile(1 - tail, dim=0).max() if rise is None else (weight*rise).norm()
+    largest_error = torch.cat(errors).quantile(1 - tail, dim=0).max() if rise is None else (weight*rise).norm()
     upper = norm(gap) + spread*largest_error
     return lower.clamp_min(0).item(), upper.clamp_max(1).item()
 

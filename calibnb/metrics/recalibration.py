@@ -21,7 +21,7 @@ from .samples import Samples, check_samples, refuse_empty, sample_metric
 
 # %% ../../nbs/10_metrics/06g_recalibration.ipynb #a8a26efb
 _STEPS = 100  # of Newton's method; a dozen is usual
-_EPS = 2.**-24  # stands for 0 if every probability is 0 or 1
+_EPS = 1e-6  # stands for 0 in the flexible curve
 
 def logistic_fit(
     inputs:Tensor,      # (N, D) float64 with a column of ones
@@ -141,11 +141,9 @@ class FlexibleCurve:
 def _fit_curve(p, y, weight, knots):
     """Return the function p -> inputs, and coefficients with covariance, of the curve over log-odds.
 
-    0 and 1 have no log-odds and count as the nearest probability between them."""
+    0 and 1 have no log-odds and count as 1e-6 and 1 - 1e-6."""
     if knots not in _KNOTS: raise ValueError(f'knots: {knots}, want 3, 4 or 5')
-    inside = p[(p > 0) & (p < 1)]
-    ends = (inside.min(), inside.max()) if len(inside) else (_EPS, 1 - _EPS)
-    def log_odds(p): return p.double().clamp(*ends).logit()
+    def log_odds(p): return p.double().clamp(_EPS, 1 - _EPS).logit()
     places = spline_knots(log_odds(p), knots)
     def inputs(p): return spline_inputs(log_odds(p), places)
     return inputs, *logistic_fit(inputs(p), y, weight)

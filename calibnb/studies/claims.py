@@ -142,7 +142,8 @@ def count_sentence(
 )->str:
     "Count the empirical claims by joint verdict, each claim once, in a sentence; every page states this one."
     of_papers = ([v['verdict'] for v in each if v['kind'] == 'paper'] for each in verdicts.values())
-    tested = Counter(joint_verdict(each) for each in of_papers if each)
+    joint = [joint_verdict(each) for each in of_papers if each]
+    tested = Counter(verdict for verdict in joint if verdict != CANNOT)
     words = VERDICT_WORDS | {MIXED: ('holds on some data only', 'hold on some data only')}
     parts = [f'{n} {words[verdict][n > 1]}' for verdict in words if (n := tested[verdict])]
     return (f'Of {len(paper_claims(kind="empirical"))} empirical claims of the five papers, {sum(tested.values())} are '

@@ -48,10 +48,10 @@ class Difference:
         return self.error <= 1e-12*abs(self.value)
     @property
     def p(self)->float:
-        "The two-sided p-value of no difference; 0 if all differences are equal and not 0."
+        "The two-sided p-value of no difference; without any error, 2^(1 - S), as in a sign test of S equal signs."
         if not math.isfinite(self.error): return math.nan
         if self.value == 0: return 1.
-        if self.is_constant: return 0.
+        if self.is_constant: return 2.**(1 - self.seeds)
         return two_errors_p(self.value, self.seed_error, self.test_error, self.seeds - 1)
 
     def half_width(self,

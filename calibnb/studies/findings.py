@@ -111,6 +111,7 @@ def main_findings(findings:list)->list:
 
     Decided claims of papers come first, sorted by the margin divided by the smallest effect of interest. Then come our
     own observations, contradicted ones first. Claims without a verdict and identities are left out."""
+    against = CONTRADICTED, CONTRADICTED_BUT_SMALL
     def size(f): return abs(f.effect.value)/f.effect.sesoi if f.effect and f.effect.value and f.effect.sesoi else 0.
-    def rank(f): return f.kind == 'ours', f.kind == 'ours' and f.verdict != CONTRADICTED, -size(f)
+    def rank(f): return f.kind == 'ours', f.kind == 'ours' and f.verdict not in against, -size(f)
     return sorted((f for f in findings if f.kind != 'identity' and f.verdict not in (OPEN, CANNOT)), key=rank)[:3]
