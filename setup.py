@@ -34,6 +34,8 @@ SHARED = ["nbs/*.csv", "nbs/assets/*", "nbs/index.ipynb", "nbs/experiments/*.ipy
           "sweeps/*.yaml", "runs/gallery/cifar10/*.npz", "runs/gallery/cifar10/gamma.csv",
           "docs/audit-1.schema.json"]
 
+LEFT_OUT = ".votes.", ".more.", "cifar10/cifar10_papers"  # another licence, and seeds and parts that would make it large
+
 
 class BuildWithResources(build_py):
     "Copy the experiments, sweeps and tables into the package; an sdist has them at their own places."
@@ -41,7 +43,7 @@ class BuildWithResources(build_py):
         "Source -> copy, both relative to this folder."
         found = sorted(path.relative_to(here).as_posix() for pattern in SHARED for path in here.glob(pattern))
         return {path: f"{self.build_lib}/calibnb/_repository/{path}" for path in found
-                if ".votes." not in path and ".more." not in path}
+                if not any(part in path for part in LEFT_OUT)}
 
     def run(self):
         super().run()
