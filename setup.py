@@ -34,7 +34,7 @@ SHARED = ["nbs/*.csv", "nbs/assets/*", "nbs/index.ipynb", "nbs/experiments/*.ipy
           "sweeps/*.yaml", "runs/gallery/cifar10/*.npz", "runs/gallery/cifar10/gamma.csv",
           "docs/audit-1.schema.json"]
 
-LEFT_OUT = ".votes.", ".more.", "cifar10/cifar10_papers"  # another licence, and seeds and parts that would make it large
+LEFT_OUT = ".votes.", ".more.", "cifar10/cifar10_papers"  # another licence, or too large
 
 
 class BuildWithResources(build_py):
