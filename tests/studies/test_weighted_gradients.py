@@ -172,9 +172,6 @@ def test_claims_over_the_epochs_are_of_the_histories(root, study):
     middle = drop, (drop + second)//2
     lower = course(gra[0], "test_ece", *middle, **gra[1]) - course(focal[0], "test_ece", *middle, **focal[1])
     assert margin(study, "in the middle phase focal loss has a lower ECE") == pytest.approx(100*lower.mean())
-    wrong = course("ce", "test_confidence_incorrect", 4)
-    near = margin(study, "at the end the confidence of CE in wrong test samples")
-    assert near == pytest.approx(100*(wrong - .9).mean())
 
 
 def confidence_percent(runs):
