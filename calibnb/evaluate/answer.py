@@ -12,7 +12,7 @@ from ..core.text import fitting, text_table
 from .checks import positive_bins
 from .measures import ece_interval
 from calibnb.evaluate.table import (
-    IN_ADVICE, LEAST_TO_CHOOSE, STATUSES, UNCALIBRATED, Evaluation, biases, changes, dominated_by_few_samples,
+    IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, biases, changes, dominated_by_few_samples,
     label_order_warning, measure_name, name_with_temperature, nll_words, residual_miscalibration, uncapitalised,
     shows_no_error
 )
@@ -39,8 +39,7 @@ def _remedy(found, significant):
     "Return the second half of the verdict: what the recommended calibrator changes."
     row = found.recommended
     if not found.fitted: return 'no calibrator was fitted'
-    n = found.rows[UNCALIBRATED]['nll'].n
-    if n < LEAST_TO_CHOOSE: return f'{n} samples are too few to choose a calibrator'
+    if found.has_few_samples: return f'{found.n} samples are too few to choose a calibrator'
     if row == UNCALIBRATED and row not in found.best['nll']: return 'no calibrator could be fitted reliably'
     if row == UNCALIBRATED: return f'no calibrator lowers the NLL significantly and by more than {found.tie:g} nats'
     start = f'{name_with_temperature(row, found.fitted[row])} lowers the NLL'
@@ -118,8 +117,7 @@ def _passed_over(found, row):
     "Return [sentence] that says why the row with the lowest NLL is not recommended; [] if no row has a lower NLL."
     nll = {name: measures['nll'].value for name, measures in found.rows.items()}
     lowest = min((name for name, value in nll.items() if value is not None), key=nll.get, default=row)
-    few = found.rows[UNCALIBRATED]['nll'].n < LEAST_TO_CHOOSE
-    if few or lowest == row or nll[row] is None or nll[row] - nll[lowest] < 5e-5: return []
+    if found.has_few_samples or lowest == row or nll[row] is None or nll[row] - nll[lowest] < 5e-5: return []
     verb = 'have' if lowest == UNCALIBRATED else 'has'  # uncalibrated probabilities have
     start = f'{measure_name(lowest)[0].upper()}{measure_name(lowest)[1:]} {verb} the lowest NLL, {nll[lowest]:.4f}'
     if lowest in found.doubtful: return [f'{start}, but its fit gave a warning.']

@@ -13,11 +13,9 @@ from ..core.text import html_table, text_table
 from .table import UNCALIBRATED, Evaluation
 from ..metrics.corp import corp_decompositions
 from ..metrics.ood import auroc_of_scores
-from ..metrics.recalibration import Coefficient, calibration_indices, calibration_slope
+from ..metrics.recalibration import NO_COEFFICIENT, calibration_indices, calibration_slope
 
 # %% ../../nbs/40_evaluate/06d_slopes.ipynb #2568f94c
-_UNKNOWN = Coefficient(math.nan, math.nan, math.nan)
-
 @dataclass(frozen=True)
 class Slopes:
     "Logistic recalibration, distances and parts of scores, for the uncalibrated row and the recommended row."
@@ -29,7 +27,8 @@ class Slopes:
         rows = {row: _numbers(found.scored[row]) for row in dict.fromkeys([UNCALIBRATED, found.recommended])}
         conf = found.scored[UNCALIBRATED].pairs[0]
         if conf.max() - conf.min() < 1e-6:  # one score: after cross-fitting, only folds differ
-            for numbers in rows.values(): numbers |= dict.fromkeys(('slope', 'intercept'), _UNKNOWN) | dict(auroc=.5)
+            unknown = dict(slope=NO_COEFFICIENT, intercept=NO_COEFFICIENT, auroc=.5)
+            for numbers in rows.values(): numbers |= unknown
         return cls(rows)
 
     def columns(self)->dict[str, list[str]]:

@@ -129,12 +129,21 @@ class Evaluation:
     checks:list[Outcome] = field(default_factory=list) # outcomes in the order of the codes
 
     @property
+    def n(self)->int:
+        "The number of samples."
+        return self.rows[UNCALIBRATED]['nll'].n
+    @property
+    def has_few_samples(self)->bool:
+        "True if the samples are too few to choose a calibrator."
+        return self.n < LEAST_TO_CHOOSE
+
+    @property
     def recommended(self)->str:
         """The simplest row that ties with the lowest NLL and whose ECE could be chance; without one, see `_lowest_ece`.
 
         With fewer than `LEAST_TO_CHOOSE` samples, the uncalibrated row."""
         tied = self._equal_in_nll()
-        if not tied or self.rows[UNCALIBRATED]['nll'].n < LEAST_TO_CHOOSE: return UNCALIBRATED
+        if not tied or self.has_few_samples: return UNCALIBRATED
         passing = [row for row in tied if shows_no_error(row, self.rows[row]['ece'])]
         return passing[0] if passing else self._lowest_ece()
 
@@ -336,8 +345,8 @@ def biases(scored)->list[Bias]:
 def _choice(found, row):
     "Return a sentence on the calibrator to use, and on the change of NLL and ECE."
     if not found.fitted: return 'No calibrator was fitted.'
-    if (n := found.rows[UNCALIBRATED]['nll'].n) < LEAST_TO_CHOOSE:
-        return f'{n} samples are too few to choose a calibrator: leave the {noun(found)} as they are.'
+    if found.has_few_samples:
+        return f'{found.n} samples are too few to choose a calibrator: leave the {noun(found)} as they are.'
     if row == UNCALIBRATED and row not in found.best['nll']:
         return 'No calibrator could be fitted reliably; see the notes.'
     if row == UNCALIBRATED:
@@ -379,7 +388,7 @@ def dominated_by_few_samples(found, row):
 
 def residual_miscalibration(found, row):
     "Return sentences on the ECE that the recommended row leaves, and on a calibrator that would remove this error."
-    if found.fits(row) or found.rows[row]['nll'].n < LEAST_TO_CHOOSE: return []
+    if found.fits(row) or found.has_few_samples: return []
     ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
     left = f'The remaining ECE is {100*(ece.value - ece.floor):.1f} points above its noise floor.'
     fitting = {r: m['nll'].value for r, m in found.rows.items()

@@ -186,16 +186,16 @@ def norm_interval(
     check_level(level)
     tail = (1 - level)/2
     def norm(g): return ((sign*g).clamp_min(0) if sign else g.abs()) @ weight
-    signed = torch.stack([weight, torch.where(gap < 0, -weight, weight)], 1)
     threshold = math.sqrt(2*math.log(2*many))*error
     real = torch.where(gap.abs() > threshold, gap, 0.)
     chunks = [noise] if isinstance(noise, Tensor) else noise
     def sparse_noise(draws, null): return draws if null is None else torch.where(real == 0, null, draws)
     pairs = zip(chunks, repeat(None) if null_noise is None else null_noise)
+    signed = torch.stack([weight, torch.where(gap < 0, -weight, weight)], 1) if rise is None else None
     sparse, errors = [], []  # sums if small gaps are noise; errors of the sum if all gaps are real
     for draws, null in pairs:
         sparse.append(norm(real + sparse_noise(draws, null)))
-        if rise is None: errors.append(draws.to(weight.dtype) @ signed)
+        if signed is not None: errors.append(draws.to(weight.dtype) @ signed)
     sparse = torch.cat(sparse)
     largest = sparse.mean() + spread*(sparse.quantile(1 - tail) - sparse.mean())
     lower = norm(gap) - (largest - norm(real))

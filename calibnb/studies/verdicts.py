@@ -86,11 +86,15 @@ def _holm_factors(p):
     p = np.maximum(p, np.finfo(float).tiny)  # a p-value of 0 has a factor too
     return np.asarray(holm(p/len(p)))/p*len(p)  # no factor exceeds len(p), so `holm` caps no product at 1
 
-def _deciding_rival(differences):
+def _p(difference, smallest):
+    "Return the p-value of a comparison: 0 if the margin is equal in every seed, and too large for a coincidence."
+    is_sure = difference.is_constant and abs(difference.value) >= SURE_SIZE*smallest
+    return 0. if is_sure else difference.p
+
+def _deciding_rival(differences, p):
     """Return the rival whose comparison decides the claim, its p-value, and Holm's factor in this p-value.
 
     A claim holds if every rival is beaten, without a correction; any of several rivals can contradict the claim."""
-    p = {name: difference.p for name, difference in differences.items()}
     for name in p:
         if math.isnan(p[name]): return name, math.nan, 1.
     better = [name for name, difference in differences.items() if difference.value < 0]
@@ -99,9 +103,9 @@ def _deciding_rival(differences):
     name = min(better, key=lambda name: (factors[name]*p[name], p[name]))  # adjusted p-values are often equal
     return name, min(factors[name]*p[name], 1.), factors[name]
 
-def _deciding_instance(differences):
+def _deciding_instance(differences, p):
     "Return the instance that best shows a claim about some of the methods, its p-value, and Holm's factor in it."
-    p = {name: 1. if difference.value <= 0 else difference.p for name, difference in differences.items()}
+    p = {name: 1. if differences[name].value <= 0 else value for name, value in p.items()}
     for name in p:
         if math.isnan(p[name]): return name, math.nan, 1.
     factors = dict(zip(p, _holm_factors(list(p.values()))))
@@ -127,8 +131,9 @@ class _Look:
     @classmethod
     def of(cls, claim, seeds, alpha):
         differences = {rival: Difference.of(rows[:, :seeds]) for rival, rows in claim.margins.items()}
+        p = {rival: _p(difference, claim.smallest) for rival, difference in differences.items()}
         deciding = _deciding_instance if claim.some else _deciding_rival
-        return cls(claim, seeds, alpha, differences, *deciding(differences))
+        return cls(claim, seeds, alpha, differences, *deciding(differences, p))
 
     @property
     def worst(self)->Difference:
@@ -138,11 +143,6 @@ class _Look:
     def deciding(self)->Difference:
         "The margin of the comparison that decides."
         return self.differences[self.rival]
-    @property
-    def is_sure(self)->bool:
-        "True if the deciding margin is equal in every seed, and so large that this is no coincidence of rounding."
-        is_large = abs(self.deciding.value) >= SURE_SIZE*self.claim.smallest
-        return is_large and self.deciding.is_constant and self.seeds >= LEAST_SEEDS
 
     def shown_rival(self, verdict):
         "Return the rival whose margin a finding shows: if open or contradicted, the deciding rival, else the nearest."
@@ -159,11 +159,11 @@ class _Look:
         p_adjusted, # p of the look, adjusted for the claims of the family
     ):
         "Return the verdict, as in the table above."
-        is_decided, smallest = p_adjusted < self.alpha or self.is_sure, self.claim.smallest
+        is_decided, smallest = p_adjusted < self.alpha, self.claim.smallest
         if self.claim.some:
-            shown = [d for d in self.differences.values() if d.value > 0 and d.p < self.alpha]
+            shown = [d for d in self.differences.values() if d.value > 0 and _p(d, smallest) < self.alpha]
             is_small = all(d.value + d.half_width(.95) <= smallest for d in shown)
-            return OPEN if not is_decided or self.deciding.value < 0 else HOLDS_BUT_SMALL if is_small else HOLDS
+            return OPEN if not is_decided else HOLDS_BUT_SMALL if is_small else HOLDS
         if not is_decided: return EQUIVALENT if self.is_within(.9) else OPEN
         if self.worst.value < 0:
             is_small = self.deciding.value - self.deciding.half_width(.95) >= -smallest
@@ -183,7 +183,7 @@ def _note(look, verdict):
         sized = look.differences[shown]
         half_width = sized.half_width(.95)
         notes.append(f'95 % interval {sized.value - half_width:+.2g} to {sized.value + half_width:+.2g}')
-    if look.is_sure: notes.append('equal in every seed')
+    if look.p == 0 and look.deciding.is_constant: notes.append('equal in every seed')
     if claim.by_sample: return '; '.join(notes)
     count = '1 seed' if look.seeds == 1 else f'{look.seeds} seeds'
     if look.seeds < LEAST_SEEDS: notes.append(f'n = {count}, want {LEAST_SEEDS}')
