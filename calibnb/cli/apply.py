@@ -69,7 +69,7 @@ def _add_prevalence(apply):
 
 def _at_prevalence(calibrator, probs, args):
     "Return probabilities and classes at the given or estimated prevalence, and lines that describe an estimate."
-    from calibnb.core.predictions import class_probs, first_argmax
+    from calibnb.core.probabilities import class_probs, first_argmax
     from calibnb.posthoc import adjust_prior, estimate_prior
     source = calibrator.prior_ if args.from_prevalence is None else args.from_prevalence
     found = estimate_prior(probs, source) if args.estimate_prevalence else None
@@ -164,7 +164,7 @@ def _fit_text(calibrator):
 def run_apply(args):
     "Carry out `calibnb apply`; return its exit code, or None for 0."
     out = _check_apply(args)
-    from calibnb.core.predictions import quote_names
+    from calibnb.core.classes import quote_names
     from calibnb.files.tables import class_names, read_columns, write_probs
     from calibnb.files.pieces import map_pieces, needs_pieces, open_scores, write_pieces
     calibrator = _read_calibrator(args)
@@ -205,7 +205,7 @@ def run_apply(args):
 def _calibrate(read, calibrator, args):
     "Return probabilities and predicted classes, in the order of the columns of the file, and lines on the prevalence."
     from calibnb.core.checks import reaches
-    from calibnb.core.predictions import class_probs
+    from calibnb.core.probabilities import class_probs
     from calibnb.core.reading import naming
     from calibnb.posthoc.problems import problem_of
     order, problem = read.order, problem_of(calibrator)

@@ -16,10 +16,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'check_scores', 'one_column', 'check_logits', 'check_unlabelled', 'check_probs', 'check_multilabel'
     ],
     'runtime': ['seed_everything', 'seeded', 'deterministic', 'pick_device', 'precisions', 'autocast'],
-    'predictions': [
-        'class_logits', 'class_probs', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_', 'top_probability',
-        'Predictions'
+    'probabilities': [
+        'class_logits', 'class_probs', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_', 'top_probability'
     ],
+    'predictions': ['Predictions'],
     'plugins': ['Registry', 'load_plugins', 'PluginError'],
     'resources': ['resource', 'list_sweeps'],
 })

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_probs
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 
 # %% ../../nbs/50_data/05_synth.ipynb #e8a514d2
 class GaussianMixture:

@@ -16,7 +16,8 @@ from tqdm.auto import tqdm
 
 from ..core.options import pick
 from ..core.checks import ENOUGH_ROWS, refuse_probs
-from ..core.predictions import Predictions, draw_folds, random_order
+from ..core.folds import draw_folds, random_order
+from ..core.predictions import Predictions
 from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
 from ..metrics.intervals import Resamples

@@ -15,7 +15,9 @@ import torch.nn.functional as F
 
 from ..core.options import pick
 from ..core.text import p_text
-from ..core.predictions import Predictions, impossible_labels_text, quote_names, row_hashes
+from ..core.classes import quote_names
+from ..core.folds import row_hashes
+from ..core.predictions import impossible_labels_text, Predictions
 from ..metrics.bins import width_bins
 from .measures import Scored, ece_text
 from ..metrics.intervals import calibration_in_the_large_p

@@ -12,7 +12,7 @@ from textwrap import fill
 
 import torch
 
-from ..core.predictions import random_order
+from ..core.folds import random_order
 from ..core.text import html_table, html_text
 from calibnb.metrics.decisions import (
     DecisionCurve, benefit_of_samples, cheapest_threshold, cost_of_samples, cost_threshold, decision_curve

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_probs
-from ..core.predictions import class_probs, first_argmax
+from ..core.probabilities import class_probs, first_argmax
 from ..core.text import p_text
 from ..metrics.intervals import rate_variance, z_quantile
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.options import require
-from ..core.predictions import quote_names
+from ..core.classes import quote_names
 from ..core.reading import are_several_files, file_format, first_repeated, naming
 
 # %% ../../nbs/08_files/01_stored.ipynb #38eed763

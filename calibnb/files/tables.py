@@ -36,9 +36,9 @@ from ..core.atomic import atomic_write
 from ..core.checks import ABOVE_ONE, OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.content import content_hash, note_input
 from ..core.options import pick, require
-from calibnb.core.predictions import (
-    MOST_VALUES, Predictions, class_order, log_probs, quote_names, uniform_weight
-)
+from ..core.classes import class_order, quote_names
+from ..core.predictions import MOST_VALUES, Predictions
+from ..core.probabilities import log_probs, uniform_weight
 from calibnb.core.reading import (
     NeedsOptions, are_several_files, brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
 )

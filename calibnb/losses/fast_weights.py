@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import at_least_float32, traced
-from ..core.predictions import exp_
+from ..core.probabilities import exp_
 from calibnb.losses.weights import (
     LogProbs, above_zero, at_label, adafocal_weight, focal_weight, flsd_weight, gamma_of_bin, gamma_of_bucket,
     inverse_focal_weight, dual_focal_weight, second_class, bsce_weight, reduce

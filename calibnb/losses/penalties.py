@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import surrogates
 from ..core.checks import check_positive, masked_classes
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 from .weights import LossBatch, row_mean, sample_loss, unmasked
 from .weighted import focal_loss
 from .regularised import check_weight, valid_rows, with_penalty, with_surrogate

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..core.checks import at_least_float32, check_bool, check_logits, check_positive
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 from .weights import LogProbs, at_label
 from ..metrics.bins import check_bins
 from ..metrics.smoothing import gaussian_log_kernel

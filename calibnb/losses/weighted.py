@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_bool, traced
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 from calibnb.losses.weights import (
     LossBatch, bsce_weight, check_batch, dual_focal_weight, flsd_weight, focal_weight, inverse_focal_weight,
     sample_loss

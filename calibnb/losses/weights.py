@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import as_tensor, at_least_float32, check_logits, traced
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 
 # %% ../../nbs/20_losses/01_weights.ipynb #52f3efce
 class LogProbs:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core.checks import at_least_float32, check_bool, check_positive, edge_tolerance
 from ..core.options import pick
-from ..core.predictions import top_probability
+from ..core.probabilities import top_probability
 from calibnb.metrics.bins import (
     BIN_RULES, ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps,
     mass_table, mean_of_ties, mukhoti_adaptive_ece, squared_gaps, table_norm, width_table

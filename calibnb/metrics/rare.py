@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 from .intervals import Resamples, percentiles, proportion_interval, resamples
 
 # %% ../../nbs/10_metrics/03b_rare.ipynb #3b3135c7

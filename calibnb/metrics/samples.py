@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.checks import as_tensor, check_logits, check_multilabel, check_probs, check_target
 from ..core.options import pick
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 
 # %% ../../nbs/10_metrics/04a_samples.ipynb #f7950d06
 _MAX_TIED = .51  # largest probability of a tie: half of 1 plus the tolerance of `check_probs`, which is at most .01

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_bool, check_positive
-from ..core.predictions import random_order
+from ..core.folds import random_order
 from .errors import ada_ece, average_ce, debiased_ece, ece, mce, smooth_ece
 from .intervals import check_level, check_metric, check_resamples, monte_carlo_p, z_quantile
 from .measure import Measure

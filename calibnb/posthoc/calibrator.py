@@ -21,7 +21,8 @@ from calibnb.core.checks import (
 )
 from ..core.options import pick
 from ..core.plugins import Registry, add_user, registers
-from ..core.predictions import class_logits, Predictions
+from ..core.predictions import Predictions
+from ..core.probabilities import class_logits
 from .export import CalibratorModule, onnx_metadata, write_onnx
 from .folding import fold_calibrator
 from .inputs import class_shares, Inputs, inputs_of, weighted_samples

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..core.checks import check_logits
 from ..core.options import pick
-from ..core.predictions import class_logits, draw_folds
+from ..core.folds import draw_folds
+from ..core.probabilities import class_logits
 from . import confidence_maps, linear, scaling  # noqa: F401 -- these rooms register the names below
 from .calibrator import Calibrator, fit_rows, make_calibrator, name_of
 from .inputs import Inputs, inputs_of, rows_per_piece

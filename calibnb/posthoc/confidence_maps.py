@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from ..core.checks import masked_classes, masked_far_below, traced
 from ..core.options import pick
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 from ..metrics.bins import chunks
 from .score_maps import ROUNDING, affine_map, bbq_map, histogram_map, isotonic_map, step_map
 from .smooth_maps import beta, beta_map, platt, platt_map, spline, spline_map, with_curvature

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import at_least_float32, traced
-from ..core.predictions import exp_
+from ..core.probabilities import exp_
 from .temperature import start_temperature, temperature_bounds, warn_at_bound, wide_enough
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #2efc4b41

@@ -16,7 +16,8 @@ from torch import Tensor
 from calibnb.core.checks import (
     ENOUGH_ROWS, as_tensor, check_logits, check_multilabel, check_probs, check_unlabelled, refuse_probs
 )
-from ..core.predictions import check_class_names, class_logits, log_probs, quote_names, unchecked_log_probs
+from ..core.classes import check_class_names, quote_names
+from ..core.probabilities import class_logits, log_probs, unchecked_log_probs
 from ..metrics.samples import checked_weight
 
 # %% ../../nbs/30_posthoc/02c_inputs.ipynb #8326a835

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import at_least_float32, masked_classes, masked_far_below
-from ..core.predictions import exp_
+from ..core.probabilities import exp_
 from .calibrator import Calibrator
 from calibnb.posthoc.newton import (
     DiagonalPreconditioner, FitNote, FullPreconditioner, conjugate_gradients, minimise, newton_step

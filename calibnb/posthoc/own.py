@@ -8,7 +8,7 @@ __all__ = ['is_builtin', 'copied_for', 'user_errors', 'check_own']
 # %% ../../nbs/30_posthoc/02e_own.ipynb #0cd43572
 from contextlib import contextmanager
 
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 from .inputs import rows_per_piece
 
 # %% ../../nbs/30_posthoc/02e_own.ipynb #b155f109

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from ..core.checks import as_tensor, at_least_float32, check_probs
 from ..core.options import pick
-from ..core.predictions import class_probs, first_argmax
+from ..core.probabilities import class_probs, first_argmax
 from ..metrics.intervals import check_level, z_quantile
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #89da3b8e

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core.checks import at_least_float32, masked_classes, masked_far_below
-from ..core.predictions import class_logits, first_argmax
+from ..core.probabilities import class_logits, first_argmax
 from .inputs import rows_per_piece
 from .own import copied_for
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..core.checks import refuse_probs, check_logits
 from ..core.options import pick
-from ..core.predictions import class_logits, draw_folds, random_order
+from ..core.folds import draw_folds, random_order
+from ..core.probabilities import class_logits
 from ..metrics.intervals import Resamples, check_level, percentiles
 from ..metrics.measure import Measure
 from ..metrics.scores import brier_of_samples

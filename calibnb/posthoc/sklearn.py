@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, h
 
 from ..core.checks import check_unlabelled
 from ..core.options import pick
-from ..core.predictions import class_probs, log_probs
+from ..core.probabilities import class_probs, log_probs
 from .inputs import rows_per_piece
 from .named import Calibrator, make_calibrator
 from .problems import problem_of

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..core.options import pick
 from ..core.checks import at_least_float32, check_unlabelled, masked_classes, masked_far_below
-from ..core.predictions import first_argmax
+from ..core.probabilities import first_argmax
 from ..metrics.bins import bin_ids, bin_sums, check_bins, chunks
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #1f88d172

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.predictions import draw_folds
+from ..core.folds import draw_folds
 from .score_maps import ROUNDING, bucket, check_finite, merged_scores
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #f8f7187e

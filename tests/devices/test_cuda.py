@@ -9,7 +9,7 @@ import torch
 from conftest import tensors, vectors
 
 from calibnb import metrics
-from calibnb.core.predictions import first_argmax
+from calibnb.core.probabilities import first_argmax
 from calibnb.data import Split, Splits, load_data
 from calibnb.losses import list_losses, make_loss, surrogates
 from calibnb.meta import MetaRecipe, MetaTrainer

@@ -9,7 +9,7 @@ from conftest import rounding
 from standins import LOOKS, WrittenKernels, batch, moved, stand_in
 
 from calibnb import metrics
-from calibnb.core.predictions import first_argmax
+from calibnb.core.probabilities import first_argmax
 from calibnb.data import Split
 from calibnb.data.splits import _pixel_scale
 from calibnb.losses import list_losses, make_loss, surrogates

@@ -14,7 +14,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from calibnb import metrics
 from calibnb.core import Predictions
-from calibnb.core.predictions import class_probs, random_order
+from calibnb.core.folds import random_order
+from calibnb.core.probabilities import class_probs
 from calibnb.evaluate import (
     UNCALIBRATED, Evaluation, Resamples, Scored, check_sets, evaluate, measure_all, resampled_measures)
 from calibnb.evaluate.audit import CrossFits

@@ -22,7 +22,8 @@ from sklearn.exceptions import NotFittedError
 
 from calibnb import cli
 from calibnb.core import plugins
-from calibnb.core.predictions import Predictions, log_probs
+from calibnb.core.predictions import Predictions
+from calibnb.core.probabilities import log_probs
 from calibnb.evaluate import evaluate
 from calibnb.evaluate.measures import Scored
 from calibnb.metrics.registered import registered_measures

@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.isotonic import IsotonicRegression
 
 from calibnb import metrics
-from calibnb.core.predictions import random_order
+from calibnb.core.folds import random_order
 from calibnb.posthoc import (
     BBQ, BetaCalibration, Calibrator, Composed, HistogramBinning, Isotonic, Platt, SplineCalibration,
     TemperatureScaling, VectorScaling, VennAbers, calibrated_logits, held_out_logits, make_calibrator

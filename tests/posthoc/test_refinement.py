@@ -6,7 +6,7 @@ from conftest import vectors, within
 
 from calibnb import posthoc
 from calibnb.core import predictions
-from calibnb.core.predictions import random_order
+from calibnb.core.folds import random_order
 from calibnb.posthoc import held_out_scores, score_decomposition
 
 CASES, DATA = vectors("refinement")
