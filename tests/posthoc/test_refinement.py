@@ -5,7 +5,7 @@ import torch
 from conftest import vectors, within
 
 from calibnb import posthoc
-from calibnb.core import predictions
+from calibnb.core import folds
 from calibnb.core.folds import random_order
 from calibnb.posthoc import held_out_scores, score_decomposition
 
@@ -15,7 +15,7 @@ LOGITS, LABELS = torch.tensor(DATA["logits"], dtype=torch.float64), torch.tensor
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_golden_decomposition(case, monkeypatch):
-    monkeypatch.setattr(predictions, "random_order", lambda *args, **options: torch.tensor(DATA["order"]))
+    monkeypatch.setattr(folds, "random_order", lambda *args, **options: torch.tensor(DATA["order"]))
     within(held_out_scores(LOGITS, LABELS, score=case["id"], folds=4), case["expected"]["scores"], case)
     found = score_decomposition(LOGITS, LABELS, score=case["id"], folds=4, n_boot=5)
     for name, want in case["expected"]["means"].items():
