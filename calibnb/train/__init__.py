@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'training_context'
     ],
     'evaluator': ['check_task', 'Evaluator'],
-    'trainer': ['GradientScale', 'Stepper', 'mean_loss', 'Progress', 'Trainer'],
+    'trainer': ['GradientScale', 'Stepper', 'mean_loss', 'Position', 'Trainer'],
     'callbacks': ['calibration_measures', 'hf_measures', 'lightning_callback'],
     'external': ['load_network', 'labelled_images', 'predict_with', 'write_predictions'],
 })

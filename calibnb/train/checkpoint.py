@@ -83,7 +83,7 @@ def save_checkpoint(
     path,
 ):
     "Write the state of training, completely or not at all. All processes call this function; the first process writes."
-    of_processes = gathered(_rng_states(trainer.device) | trainer.progress.process_state())
+    of_processes = gathered(_rng_states(trainer.device) | trainer.position.process_state())
     if rank(): return
     state = dict(task=trainer.task, own=of_processes, **trainer.state_dict())
     with atomic_write(path) as tmp: torch.save(state, tmp)
@@ -168,7 +168,7 @@ class Saver:
     def after_batch(self, last:bool=False):
         "Save if a checkpoint is due, after a signal, or at the end of training; raise Stopped after a signal."
         if not self.path: return
-        if world_size() > 1 and self.trainer.progress.step % _AGREE_EVERY and not last: return
+        if world_size() > 1 and self.trainer.position.step % _AGREE_EVERY and not last: return
         stop = bool(self.signals)
         due = last or stop or self._pause_is_over()
         # if a signal arrives during this exchange, `signals` keeps it for the next joint decision

@@ -33,14 +33,14 @@ class Reporter:
 
     def _position(self):
         "Return the number of finished epochs, with the fraction of the current epoch."
-        progress = self.trainer.progress
-        return len(progress.history) + (0 if progress.losses is None else progress.step/len(progress.losses))
+        position = self.trainer.position
+        return len(position.history) + (0 if position.losses is None else position.step/len(position.losses))
 
     def after_batch(self):
         "Send the state if the next state is due."
         if self.send is None or time.monotonic() < self.due: return
-        progress = self.trainer.progress
-        self._send(len(progress.history) + 1, progress.losses.sum().item()/sum(progress.counts))
+        position = self.trainer.position
+        self._send(len(position.history) + 1, position.losses.sum().item()/sum(position.counts))
 
     def after_epoch(self, view, row):
         "Evaluate `val` if an evaluation is due, and send the state; `row` is the new row of the history."

@@ -24,7 +24,7 @@ from calibnb.train import Evaluator, GradientNorms, Recipe, Stepper
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.recipe import FusedSGD
 from calibnb.train.recorders import BestEpoch, _copy_state
-from calibnb.train.trainer import Progress, mean_loss
+from calibnb.train.trainer import Position, mean_loss
 
 DEVICES = "cuda", "meta"
 OPTIONS = {"as they are": {}, "weight": dict(weight=[1.]*10), "ignore_index": dict(ignore_index=-100)}
@@ -172,13 +172,13 @@ STEPS = {"sgd": {}, "clipped": dict(clip=1.), "mixup": dict(mixup=.4), "in piece
 def test_step(kind):
     "Batch, forward, backward, clipping, update and the loss kept; the loss of an epoch is looked at once, at its end."
     recipe, loss, device = Recipe(**STEPS[kind]), make_loss("focal"), torch.device("meta")
-    progress = Progress(torch.Generator(), BestEpoch("last"), None)
+    position = Position(torch.Generator(), BestEpoch("last"), None)
     with stand_in_with_plan(mixup=recipe.mixup) as (mode, plan):
         stepper = Stepper(small_network(mode), loss, recipe, device)
         for made in batches(images("meta", 32), plan, "meta"):
-            progress.add(*stepper(made, .1), len(plan), device)
+            position.add(*stepper(made, .1), len(plan), device)
         with pytest.raises(LOOKS):
-            mean_loss(progress.losses, progress.counts, recipe, 0)
+            mean_loss(position.losses, position.counts, recipe, 0)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad"])

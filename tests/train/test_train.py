@@ -733,7 +733,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     trainer = mlp_trainer(splits, make_loss("ce"), setting.recipe, hidden=[32])
     trainer._begin(splits, checkpoint=path/"checkpoint.pt")
     load_checkpoint(trainer, path/"checkpoint.pt")
-    assert (len(trainer.history), trainer.progress.step) == (len(state["history"]), state["step"])
+    assert (len(trainer.history), trainer.position.step) == (len(state["history"]), state["step"])
 
 
 # several processes
@@ -853,7 +853,7 @@ def test_a_signal_during_the_exchange_of_several_processes_is_kept(monkeypatch):
         return [value, (False, False)]
     monkeypatch.setattr("calibnb.train.checkpoint.gathered", gathered)
     monkeypatch.setattr("calibnb.train.checkpoint.world_size", lambda: 2)
-    saver = Saver(SimpleNamespace(progress=SimpleNamespace(step=0)), "checkpoint.pt", 1e9, signals)
+    saver = Saver(SimpleNamespace(position=SimpleNamespace(step=0)), "checkpoint.pt", 1e9, signals)
     monkeypatch.setattr(saver, "_save", lambda: states.append("saved"))
     saver.after_batch()
     with pytest.raises(Stopped): saver.after_batch()
