@@ -46,7 +46,7 @@ def _state_text(folder):
     "State whether the run was executed now or before; name the time, and how to execute the run again."
     if folder.fresh or folder.state != 'done': return folder.state
     ended = folder.status['end'][:16].replace('T', ' ')
-    return f'done, reused from {ended} UTC: same settings, data and code; --again executes it again'
+    return f'done, reused from {ended} UTC; --again executes it again'
 
 def question_of(notebook):
     "Return a list with the title of a notebook, which is the question of the study; [] without a title."
@@ -114,7 +114,8 @@ def _describe_plan(path):
         if not hours.notna().any(): continue
         times = [duration_text(3600*h) if h == h else '?' for h in hours]  # nan is not equal to itself
         rows = rows.drop(columns=column).assign(**{title: times})
-        total.append(f'about {duration_text(3600*hours.sum())} {where}')
+        known = '' if hours.notna().all() else f' for {counted(int(hours.notna().sum()), "run")}'
+        total.append(f'about {duration_text(3600*hours.sum())} {where}{known}')
     planned = f'{counted(len(rows), "run")} planned, none made'
     return [f'  {"; ".join([planned, *total])}', rows.to_string(index=False), *_missing_sets(rows)]
 

@@ -228,9 +228,7 @@ class RunConfig(Settings):
         settings = self.settings
         def fingerprints(): return named_files(settings), self.content()
         files, content = once(fingerprints, 'files', json.dumps(settings | dict(seed=0)))  # a plan has many seeds
-        def is_same(info):
-            if info.get('data_print'): return False  # older versions compared names and times of the files
-            return content is None or info.get('content') in (None, content)
+        def is_same(info): return content is None or info.get('content') in (None, content)
         if content is None and ':' not in self.data: path = run_path(self.experiment, settings, root, files)
         else: path = path_beside(self.experiment, settings, root, dict(content=content), is_same, files)
         name = typed_name(path, dict(kind='train', settings=settings))

@@ -86,7 +86,7 @@ class Effect(BaseModel):
     model_config = ConfigDict(extra='forbid')
     value: float|None    # positive values support the claim; None if not measured
     interval: tuple[float, float]|None = None # adjusted for claims and looks, or 90 % if equivalent
-    level: float|None = None # coverage of the interval; None in runs of older versions, whose interval covers 95 %
+    level: float|None = None # coverage of the interval
     unit: str            # points, nats, or none
     sesoi: float         # smallest effect size of interest
     p: float|None = None # two-sided p-value

@@ -313,8 +313,10 @@ def _check_kept(loss, logits, target, versions):
 def _micro_batches(batch, k):
     """Split (x, y, y_partner) into at most k nearly equal parts.
 
-    Batch norm needs two samples, so no part has fewer unless the batch itself has one."""
-    k = max(1, min(k, len(batch.y)//2))
+    Batch norm needs two samples, so the smallest share has two for each part. All processes have as many parts as
+    that share, since batch norm that is synchronised waits for all of them."""
+    smallest = batch.n*batch.copies//world_size()
+    k = max(1, min(k, smallest//2))
     tensors = batch.x, batch.y, batch.y_partner
     if k == 1: return [tensors]
     return list(zip(*([None]*k if tensor is None else tensor.tensor_split(k) for tensor in tensors)))
