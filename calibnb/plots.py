@@ -23,7 +23,11 @@ from .metrics.intervals import proportion_interval
 
 # %% ../nbs/35_plots.ipynb #1dbe9c0d
 def set_style():
-    "Set the style of all figures in this session."
+    """Set the style of all figures in this session.
+
+    >>> from calibnb.plots import set_style
+    >>> set_style()
+    """
     mpl.rcParams.update({
         'figure.dpi': 96, 'figure.constrained_layout.use': True, 'savefig.dpi': 110, 'savefig.bbox': 'tight',
         'font.size': 10, 'axes.titlesize': 10.5, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
@@ -120,7 +124,15 @@ def reliability_axes(
     leftmost:bool=True,  # False: no labels on the vertical axes, for a row of diagrams
     axis_labels:tuple=('confidence', 'accuracy'), # horizontal, vertical
 ):                       # Axes of the strip underneath
-    "Label the axes of an empty reliability diagram, and add a strip underneath for the shares of samples."
+    """Label the axes of an empty reliability diagram, and add a strip underneath for the shares of samples.
+
+    >>> import matplotlib.pyplot as plt
+    >>> from calibnb.metrics import reliability_bins
+    >>> from calibnb.plots import fill_reliability_axes, reliability_axes
+    >>> ax = plt.figure().add_subplot()
+    >>> strip = reliability_axes(ax)
+    >>> table = fill_reliability_axes(ax, strip, reliability_bins([[.7, .3], [.2, .8]], [0, 0]))
+    """
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=axis_labels[1] if leftmost else '')
     ax.tick_params(labelbottom=False)
     strip = ax.inset_axes([0, -.22, 1, .16], sharex=ax)
@@ -170,7 +182,16 @@ def fill_reliability_axes(
     note:str='',           # text below the title, e.g. the ECE with its interval
     curve=None,            # (confidence, accuracy, density) from `smooth_curve`
 ):                         # pandas DataFrame with a row for each bin, with intervals of the accuracy
-    "Draw bins into the axes of a reliability diagram."
+    """Draw bins into the axes of a reliability diagram.
+
+    >>> import matplotlib.pyplot as plt
+    >>> from calibnb.metrics import reliability_bins
+    >>> from calibnb.plots import fill_reliability_axes, reliability_axes
+    >>> ax = plt.figure().add_subplot()
+    >>> table = fill_reliability_axes(ax, reliability_axes(ax), reliability_bins([[.7, .3], [.2, .8]], [0, 0]))
+    >>> table.dropna()[['conf', 'acc', 'acc_lo', 'acc_hi']].round(2).values.tolist()
+    [[0.7, 1.0, 0.03, 1.0], [0.8, 0.0, 0.0, 0.98]]
+    """
     table = _table_with_intervals(bins)
     full = table[table['count'] > 0]
     lo, hi, acc, conf, count, share = (full[k].to_numpy() for k in ('lo', 'hi', 'acc', 'conf', 'count', 'share'))
@@ -366,7 +387,15 @@ def forest_plot(
     ax,        # height about .4 inches for each claim
     findings,  # objects with claim, kind, verdict, data and effect; findings without an effect are left out
 ):
-    "Draw the margin of each claim with its interval, a row per claim; a positive margin supports the claim."
+    """Draw the margin of each claim with its interval, a row per claim; a positive margin supports the claim.
+
+    >>> import matplotlib.pyplot as plt
+    >>> from calibnb.plots import forest_plot
+    >>> from calibnb.studies import Claim, decide
+    >>> ax = plt.figure(figsize=(6, .8)).add_subplot()
+    >>> claim = Claim('ours', 'focal loss has the lower ECE', '', [2.1, 1.8, 2.5, 1.9, 2.2], sesoi=.5)
+    >>> forest_plot(ax, decide([claim]))
+    """
     tested = [f for f in findings if f.effect is not None and f.effect.value is not None]
     rows = _rows_of_claims(tested)
     kinds, sets = {f.kind for f in tested}, list(dict.fromkeys(f.data for f in tested))
@@ -468,7 +497,14 @@ def label_points(
     size=7.5,      # font size in points
     styles=(),     # further properties of each text, e.g. dict(fontweight='bold'); (): none
 ):
-    "Write a label beside each point, where it overlaps no other label and covers as few markers and lines as possible."
+    """Write a label beside each point, where it overlaps no other label and covers few markers and lines.
+
+    >>> import matplotlib.pyplot as plt
+    >>> from calibnb.plots import label_points
+    >>> ax, points = plt.figure().add_subplot(), [(.2, .3), (.21, .31)]
+    >>> dots = ax.scatter(*zip(*points))
+    >>> label_points(ax, points, ['CE', 'focal loss'])
+    """
     figure = ax.figure
     figure.draw_without_rendering()  # lays the figure out
     pixels = figure.dpi/72  # pixels per 1/72 inch

@@ -33,7 +33,13 @@ def flatten_classes(
 def at_least_float32(
     scores:Tensor,  # floating point
 )->Tensor:
-    "Convert half precision to float32; return other dtypes unchanged."
+    """Convert half precision to float32; return other dtypes unchanged.
+
+    >>> import torch
+    >>> from calibnb.core import at_least_float32
+    >>> at_least_float32(torch.zeros(2, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 # %% ../../nbs/00_core/03_checks.ipynb #7ec93153
@@ -85,7 +91,12 @@ def _refuse_missing(values, name):
     if values.ndim and missing.any(): raise ValueError(f'{name}: {missing_text(missing)}')
 
 def traced():
-    "Return True inside torch.compile, torch.export, torch.jit.trace or torch.func, where values cannot be read."
+    """Return True inside torch.compile, torch.export, torch.jit.trace or torch.func, where values cannot be read.
+
+    >>> from calibnb.core import traced
+    >>> traced()
+    False
+    """
     active = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     return active or torch.jit.is_tracing()
 
@@ -159,7 +170,12 @@ def check_scores(
     target=None,  # integer class ids of the matching shape, or None
     least:int=2,  # smallest number of columns; 1 allows binary scores
 ):
-    "Raise ValueError unless dtypes and shapes are valid for losses and metrics; values are not checked."
+    """Raise ValueError unless dtypes and shapes are valid for losses and metrics; values are not checked.
+
+    >>> import torch
+    >>> from calibnb.core import check_scores
+    >>> check_scores('logits', torch.zeros(3, 10), torch.tensor([0, 1, 2]))  # returns nothing: all is well
+    """
     shape = scores.shape
     good = scores.is_floating_point() and len(shape) >= 2 and shape[1] >= least and 0 not in shape
     fits = target is None or target.dtype in _LABEL_DTYPES and target.shape == shape[:1] + shape[2:]
@@ -199,7 +215,14 @@ def one_column(
     scores:Tensor,  # (N,), (N, 1) or (N, 1, d1, ...); other shapes are returned unchanged
     target=None,    # labels (N,), (N, d1, ...) or of the shape of the scores
 ):                  # scores (N, 1) or (N, 1, d1, ...), and target (N,) or (N, d1, ...), or None
-    "Give binary scores a class dimension of size 1, and remove this dimension from their labels."
+    """Give binary scores a class dimension of size 1, and remove this dimension from their labels.
+
+    >>> import torch
+    >>> from calibnb.core import one_column
+    >>> scores, target = one_column(torch.tensor([.2, -1.]), torch.tensor([1, 0]))
+    >>> scores.shape, target.shape
+    (torch.Size([2, 1]), torch.Size([2]))
+    """
     if scores.ndim == 1: scores = scores[:, None]
     if target is None or scores.ndim < 2 or scores.shape[1] != 1: return scores, target
     if target.dtype == torch.bool: target = target.to(torch.uint8)
@@ -273,7 +296,12 @@ def check_unlabelled(
     logits,         # (N, K) or (N, K, d1, ...)
     *, least:int=2, # smallest number of columns; 1 allows log-odds, see `one_column`
 )->Tensor:          # (N, K), flattened
-    "Return checked logits of unlabelled samples; raise ValueError as `check_logits(values=True)` does."
+    """Return checked logits of unlabelled samples; raise ValueError as `check_logits(values=True)` does.
+
+    >>> from calibnb.core import check_unlabelled
+    >>> check_unlabelled([[2., 0.], [0., 1.]]).shape
+    torch.Size([2, 2])
+    """
     logits = as_tensor(logits, 'logits')
     if least == 1: logits, _ = one_column(logits)
     check_scores('logits', logits, least=least)

@@ -89,7 +89,14 @@ def uniform_weight(
     target,    # (N,) class ids
     stated:bool=False, # True: `probs` are stated confidences; preserve their order across rows
 )->float:      # in (0, 1)
-    "Return the maximum-likelihood weight `eps` of `log_probs`: at least 1/(2N), except for some stated confidences."
+    """Return the maximum-likelihood weight `eps` of `log_probs`: at least 1/(2N), except for some stated confidences.
+
+    >>> import torch
+    >>> from calibnb.core import uniform_weight
+    >>> certain = torch.tensor([[1., 0.]]*10)  # ten predictions without doubt, one of them wrong
+    >>> round(uniform_weight(certain, [1] + [0]*9), 3)
+    0.222
+    """
     if stated: return _weight_in_order(probs, target)
     from scipy.optimize import minimize_scalar
     probs, target = check_probs(probs, target, least=1)
@@ -133,14 +140,27 @@ def _cpu_argmax(scores):
 def exp_(
     x:Tensor,  # <= 0
 )->Tensor:     # x itself, overwritten
-    "Compute exp(x) in place, with the faster exp2 for float32 on the CPU."
+    """Compute exp(x) in place, with the faster exp2 for float32 on the CPU.
+
+    >>> import torch
+    >>> from calibnb.core import exp_
+    >>> exp_(torch.tensor([0., -1.]))
+    tensor([1.0000, 0.3679])
+    """
     return x.mul_(math.log2(math.e)).exp2_() if x.is_cpu and x.dtype == torch.float32 else x.exp_()
 
 def top_probability(
     logits:Tensor,  # (N, K)
     top:Tensor,     # (N,) largest logit of each row
 )->Tensor:          # (N,) in [1/K, 1], in float32 or better
-    "Return the largest probability of each row of softmax(logits): 1 divided by the sum of exp(z - top)."
+    """Return the largest probability of each row of softmax(logits): 1 divided by the sum of exp(z - top).
+
+    >>> import torch
+    >>> from calibnb.core import top_probability
+    >>> logits = torch.tensor([[2., 0., 1.]])
+    >>> top_probability(logits, logits.amax(1))
+    tensor([0.6652])
+    """
     logits, top = at_least_float32(logits.detach()), at_least_float32(top.detach())
     n = max(1, 2**18//logits.shape[1])   # rows at a time: 1 MiB of float32 stays in the cache
     total = torch.empty_like(top)

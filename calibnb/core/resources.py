@@ -19,9 +19,19 @@ def checkout()->Path|None:
 def resource(
     path:str,  # relative to the repository, e.g. 'sweeps' or 'nbs/claims.csv'
 )->Path:
-    "Return the path of a file or folder that comes with calibnb: in the clone if there is one, else in the wheel."
+    """Return the path of a file or folder that comes with calibnb: in the clone if there is one, else in the wheel.
+
+    >>> from calibnb.core import resource
+    >>> resource('nbs/claims.csv').name
+    'claims.csv'
+    """
     return (checkout() or Path(calibnb.__file__).resolve().parent/'_repository')/path
 
 def list_sweeps()->dict[str, Path]:
-    "Map names to paths of the sweeps that come with calibnb."
+    """Map names to paths of the sweeps that come with calibnb.
+
+    >>> from calibnb.core import list_sweeps
+    >>> 'mukhoti2020_table1' in list_sweeps()
+    True
+    """
     return {path.stem: path for path in sorted(resource('sweeps').glob('*.yaml'))}

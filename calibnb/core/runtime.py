@@ -21,7 +21,14 @@ from .options import pick
 def seed_everything(
     seed:int,  # for Python, NumPy, torch on the CPU and on every CUDA device
 )->torch.Generator: # a new CPU generator with the same seed
-    "Seed every global generator."
+    """Seed every global generator.
+
+    >>> import torch
+    >>> from calibnb.core import seed_everything
+    >>> generator = seed_everything(0)
+    >>> torch.rand(1) == torch.rand(1, generator=generator)
+    tensor([True])
+    """
     random.seed(seed)
     np.random.seed(seed % 2**32)  # NumPy takes 32 bits
     torch.manual_seed(seed)
@@ -54,7 +61,13 @@ _CUBLAS = 'CUBLAS_WORKSPACE_CONFIG'
 def deterministic(
     wanted:bool=True,  # False: leave the switches unchanged
 ):
-    "Use deterministic kernels inside the block; torch raises RuntimeError for operations without such a kernel."
+    """Use deterministic kernels inside the block; torch raises RuntimeError for operations without such a kernel.
+
+    >>> import torch
+    >>> from calibnb.core import deterministic
+    >>> with deterministic(): print(torch.are_deterministic_algorithms_enabled())
+    True
+    """
     if not wanted:
         yield
         return

@@ -41,7 +41,12 @@ def cifar10(
     n_train:int|None=None,
     human_labels:bool=False,  # True: the posterior of the test split is the label distribution of CIFAR-10H
 )->Splits:
-    "Read and split CIFAR-10."
+    """Read and split CIFAR-10.
+
+    >>> from calibnb.data import load_data
+    >>> splits = load_data('cifar10', val=.1)    # doctest: +SKIP
+    >>> len(splits.train), len(splits.val), len(splits.test)  # doctest: +SKIP
+    """
     options = dict(val=val, meta_val=meta_val, n_train=n_train, human_labels=human_labels)
     return _read_and_split('cifar10', read_cifar, seed, CIFAR_SCALE, **options)
 
@@ -306,7 +311,13 @@ def load_data(
 def register_data(
     name:str,  # name for `load_data`; 'mine:/path' if the set takes a path, as in `mine:/home/me/x`
 ):             # a decorator
-    "Register a function (seed, options with defaults) -> Splits; raise ValueError if calibnb has this name."
+    """Register a function (seed, options with defaults) -> Splits; raise ValueError if calibnb has this name.
+
+    >>> from calibnb.data import load_data, register_data
+    >>> @register_data('digits_again')           # doctest: +SKIP
+    ... def digits_again(seed, val=.1): return load_data('digits', seed=seed, val=val)
+    >>> splits = load_data('digits_again')       # doctest: +SKIP
+    """
     return registers(data_sets, name)
 
 # %% ../../nbs/50_data/08_sets.ipynb #e3dd8d81

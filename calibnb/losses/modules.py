@@ -323,5 +323,11 @@ def make_loss(
 def register_loss(
     name:str,  # name of the loss for `make_loss`
 ):             # a decorator
-    "Register a function (logits, target, options) or a module class; raise ValueError if calibnb uses the name."
+    """Register a function (logits, target, options) or a module class; raise ValueError if calibnb uses the name.
+
+    >>> from calibnb.losses import make_loss, register_loss
+    >>> @register_loss('squared_nll')          # doctest: +SKIP
+    ... def squared_nll(logits, target): return make_loss('ce', reduction='none')(logits, target).square().mean()
+    >>> loss = make_loss('squared_nll')        # doctest: +SKIP
+    """
     return registers(losses, name)

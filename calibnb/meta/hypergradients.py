@@ -22,7 +22,15 @@ from ..core.checks import check_logits, check_positive
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #b0c75abc
 @contextmanager
 def frozen_batchnorm_stats(model:nn.Module):
-    "Freeze the running statistics of batch norm; in training mode, it still normalises by the statistics of the batch."
+    """Freeze the running statistics of batch norm; in training mode, it still normalises by those of the batch.
+
+    >>> import torch
+    >>> from calibnb.meta import frozen_batchnorm_stats
+    >>> norm = torch.nn.BatchNorm1d(1)
+    >>> with frozen_batchnorm_stats(norm): out = norm(torch.tensor([[1.], [3.]]))
+    >>> out[:, 0].tolist()[1] > .99, norm.running_mean.item()
+    (True, 0.0)
+    """
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
     norms = [m for m in norms if m.training and m.track_running_stats]
     for m in norms: m.track_running_stats = False
@@ -44,13 +52,29 @@ def _without_tf32(device):
         for backend, allowed in zip(backends, before): backend.allow_tf32 = allowed
 
 def rng_state(device)->tuple:
-    "Return the states of the global generators, to replay dropout masks."
+    """Return the states of the global generators, to replay dropout masks.
+
+    >>> import torch
+    >>> from calibnb.meta import replay_rng, rng_state
+    >>> device = torch.device('cpu')
+    >>> state, mask = rng_state(device), torch.rand(3) < .5
+    >>> with replay_rng(state, device): print((torch.rand(3) < .5).equal(mask))
+    True
+    """
     on_cuda = torch.device(device).type == 'cuda'
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if on_cuda else None
 
 @contextmanager
 def replay_rng(state, device):
-    "Repeat the random numbers after `state` inside the block, then restore the generators; state=None: do nothing."
+    """Repeat the random numbers after `state` inside the block, then restore the generators; state=None: do nothing.
+
+    >>> import torch
+    >>> from calibnb.meta import replay_rng, rng_state
+    >>> device = torch.device('cpu')
+    >>> state, first = rng_state(device), torch.rand(2)
+    >>> with replay_rng(state, device): print(torch.rand(2).equal(first))
+    True
+    """
     if state is None:
         yield
         return
@@ -92,7 +116,17 @@ def head_direction(
     outer,               # (logits, target) -> 0-d
     lr:float,            # alpha
 )->Direction:
-    "Return v and u for a virtual step of the head alone, in closed form."
+    """Return v and u for a virtual step of the head alone, in closed form.
+
+    >>> import torch
+    >>> from calibnb.losses import cross_entropy_loss
+    >>> from calibnb.meta import head_direction
+    >>> head, features = torch.nn.Linear(2, 3), torch.eye(2)
+    >>> gradient = torch.autograd.grad(cross_entropy_loss(head(features), [0, 1]), [head.weight, head.bias])
+    >>> direction = head_direction(head, features, gradient, features, torch.tensor([0, 1]), cross_entropy_loss, lr=.1)
+    >>> direction.u.shape  # a row for each training sample, a column for each class
+    torch.Size([2, 3])
+    """
     features, features_other = features.detach(), features_other.detach()
     theta = dict(weight=head.weight.detach(), bias=head.bias.detach())
     gradients = {name: g.detach() for name, g in zip(theta, head_gradient)}

@@ -55,7 +55,12 @@ metrics = Registry('metric', {name: metric for name, (metric, _) in _NAMED.items
 def register_metric(
     name:str,  # name of the metric and title of its column
 ):             # a decorator
-    "Register a function (probs, target) -> number; raise ValueError if the name is taken."
+    """Register a function (probs, target) -> number; raise ValueError if the name is taken.
+
+    >>> from calibnb.metrics import register_metric
+    >>> @register_metric('median confidence')  # doctest: +SKIP
+    ... def median_confidence(probs, target): return probs.amax(1).median()
+    """
     return registers(metrics, name)
 
 # %% ../../nbs/10_metrics/09_registered.ipynb #0c32280b

@@ -161,7 +161,14 @@ def model_options(
 def register_model(
     name:str,  # name for `make_model`
 ):             # a decorator
-    "Register a class or function (num_classes, in_shape, options); raise ValueError if calibnb has this name."
+    """Register a class or function (num_classes, in_shape, options); raise ValueError if calibnb has this name.
+
+    >>> from torch import nn
+    >>> from calibnb.models import make_model, register_model
+    >>> @register_model('linear_only')           # doctest: +SKIP
+    ... def linear_only(num_classes, in_shape): return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+    >>> model = make_model('linear_only', 10, (1, 8, 8))  # doctest: +SKIP
+    """
     return registers(models, name)
 
 # %% ../../nbs/55_models/04_named.ipynb #a9917c57

@@ -22,7 +22,12 @@ _OUTPUT_CUT = ('\n... the middle of the output of this cell is left out: '
 _OUTPUT_LOST = '\n... the end of the output was lost: the cell printed faster than it could be read\n'
 
 class NotebookError(RunError):
-    "A notebook failed; its folder holds the executed cells and the reason."
+    """A notebook failed; its folder holds the executed cells and the reason.
+
+    >>> from calibnb.notebooks import NotebookError, run_notebook
+    >>> try: run_notebook('toy_gaussian', dict(n_seeds=2))  # doctest: +SKIP
+    ... except NotebookError as e: print(e)
+    """
 
 def _size(content):
     "Return the number of characters in the content of an output message."

@@ -51,7 +51,12 @@ def estimate_seconds(
 )->float|None:
     """Estimate the training time in seconds from finished runs with the same data, network and batch size.
 
-    Return None if there are none. No network is built."""
+    Return None if there are none. No network is built.
+
+    >>> from calibnb.runs import RunConfig, estimate_seconds
+    >>> print(estimate_seconds(RunConfig(), root='runs'))  # no finished run to learn from
+    None
+    """
     known = once(lambda: _finished_seconds(root), 'seconds of finished runs', str(root))
     per_epoch = known.get(_kind(config.settings))
     return None if per_epoch is None else per_epoch*config.recipe.epochs

@@ -70,7 +70,14 @@ def list_runs(
     experiment:str|None=None, # only runs of this experiment
     where:dict={},            # only runs with these settings or columns, e.g. {'loss': 'focal', 'ended': '2026-11-25'}
 ):                            # pandas DataFrame, a row for each run
-    "List every run under `root` by experiment: notebook runs before training runs, the latest run first."
+    """List every run under `root` by experiment: notebook runs before training runs, the latest run first.
+
+    >>> from calibnb.runs import RunConfig, get_run, list_runs
+    >>> from calibnb.train import Recipe
+    >>> run = get_run(RunConfig(recipe=Recipe.quick(epochs=1)), root='runs', progress=False)
+    >>> list_runs('runs')[['kind', 'state']].values.tolist()
+    [['training', 'done']]
+    """
     import pandas as pd
     rows = _with_trainings(_named([*readable(_index_row, _folders(root, experiment))]))
     if rows: _check_where(where, rows)

@@ -130,7 +130,16 @@ class CalibrationErrors(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #7c0084a6
 class WeightNorm(Recorder):
-    "The Frobenius norm of the head's weight, without the bias."
+    """The Frobenius norm of the head's weight, without the bias.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Trainer, WeightNorm
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=1), 'cpu')
+    >>> trainer.fit(load_data('digits'), [WeightNorm()])
+    History(1 epochs of epoch, lr, train_loss, weight_norm)
+    """
     def check(self, trainer):
         if hasattr(trainer.model, 'head'): return
         raise ValueError(f'recorder WeightNorm: {type(trainer.model).__name__} has no `head`, the last linear layer')
@@ -169,7 +178,16 @@ class OptimalECE(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #94a78ac4
 class LearnedEpoch(Recorder):
-    "For each training sample, the last epoch in which it was misclassified, and its largest logit [Wang 2021, Fig. 5]."
+    """For each training sample: its last epoch of misclassification, and its largest logit [Wang 2021, Fig. 5].
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import LearnedEpoch, Recipe, Trainer
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=1), 'cpu')
+    >>> trainer.fit(load_data('digits'), [LearnedEpoch()])
+    History(1 epochs of epoch, lr, train_loss, train_right)
+    """
     def __init__(self): self.arrays = {}
 
     def __call__(self, view:EpochView)->dict:
@@ -363,7 +381,12 @@ def make_recorder(name:str):
 def register_recorder(
     name:str,  # for `make_recorder`
 ):             # a decorator
-    "Register a recorder class or a function (view) -> columns by name; raise ValueError if calibnb has this name."
+    """Register a recorder class or a function (view) -> columns by name; raise ValueError if calibnb has this name.
+
+    >>> from calibnb.train import register_recorder
+    >>> @register_recorder('mean_confidence')    # doctest: +SKIP
+    ... def mean_confidence(view): return dict(mean_conf=view.predictions('test').conf.mean().item())
+    """
     return registers(recorders, name)
 
 def make_recorders(

@@ -190,7 +190,12 @@ class Trainer:
 # %% ../../nbs/60_train/08_trainer.ipynb #070ff764
 @dataclass(frozen=True)
 class GradientScale:
-    "The factor of a micro-batch's loss that makes the gradients add up to the gradient of the whole batch."
+    """The factor of a micro-batch's loss that makes the gradients add up to the gradient of the whole batch.
+
+    >>> from calibnb.train import GradientScale
+    >>> round(GradientScale(n=9, processes=2)(3), 3)  # three of nine samples; the average of two processes halves a sum
+    0.667
+    """
     n:int                 # samples of the whole batch
     processes:int = 1     # W
     copies:int = 1        # processes that compute the same samples
@@ -216,6 +221,17 @@ class Stepper:
 
     `optimizer` and `scaler` (loss scaling for fp16) update `weights`, the parameters of the network. `net` is the
     network with its loss, compiled and wrapped for several processes as needed. `inner` is a learned loss or None.
+
+    >>> import torch
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Stepper
+    >>> from calibnb.train.batches import Batch
+    >>> step = Stepper(make_model('mlp', 3, (4,), seed=0), make_loss('ce'), Recipe(), torch.device('cpu'))
+    >>> batch = Batch(torch.zeros(7, 4), torch.tensor([0, 1, 2, 0, 1, 2, 0]), None, 1., 7, 1)
+    >>> first, labels = step(batch, lr=.1)
+    >>> bool(step(batch, lr=.1)[0] < first), labels
+    (True, 7.0)
     """
     def __init__(self, model, loss, recipe, device):
         if world_size() > 1 and device.type == 'cuda': nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -372,7 +388,13 @@ def mean_loss(
 )->float:
     """Return an epoch's mean loss over all processes.
 
-    If a loss or a weight is not finite, raise a FloatingPointError."""
+    If a loss or a weight is not finite, raise a FloatingPointError.
+
+    >>> import torch
+    >>> from calibnb.train import Recipe, mean_loss
+    >>> mean_loss(torch.tensor([6., 4.]), [3, 1], Recipe(), epoch=0)
+    2.5
+    """
     sums, n = _finite_sums(losses, counts, recipe, epoch, largest, len(losses))
     return math.fsum(sums)/n
 
