@@ -7,7 +7,6 @@ __all__ = ['MOST_VALUES', 'Predictions', 'ImpossibleLabels', 'impossible_labels_
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
-import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
