@@ -3245,6 +3245,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                          'calibnb/posthoc/confidence_maps.py'),
                                                  'calibnb.posthoc.confidence_maps.VennAbers._fit_map': ( '30_posthoc/confidence_maps.html#vennabers._fit_map',
                                                                                                          'calibnb/posthoc/confidence_maps.py'),
+                                                 'calibnb.posthoc.confidence_maps.VennAbers.bounds': ( '30_posthoc/confidence_maps.html#vennabers.bounds',
+                                                                                                       'calibnb/posthoc/confidence_maps.py'),
                                                  'calibnb.posthoc.confidence_maps._capped_rows': ( '30_posthoc/confidence_maps.html#_capped_rows',
                                                                                                    'calibnb/posthoc/confidence_maps.py'),
                                                  'calibnb.posthoc.confidence_maps.capped': ( '30_posthoc/confidence_maps.html#capped',

@@ -14,12 +14,13 @@ import torch.nn.functional as F
 
 from ..core.checks import masked_classes, masked_far_below, traced
 from ..core.options import pick
-from ..core.probabilities import first_argmax
+from ..core.probabilities import class_logits, first_argmax
 from ..metrics.bins import chunks
 from .score_maps import ROUNDING, affine_map, bbq_map, histogram_map, isotonic_map, step_map
 from .smooth_maps import beta, beta_map, platt, platt_map, spline, spline_map, with_curvature
-from .venn_abers import venn_abers, venn_abers_map
+from .venn_abers import gap_index, venn_abers, venn_abers_map
 from .calibrator import Calibrator
+from .inputs import inputs_of
 from .state import check_table
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #3ff4c334
@@ -296,3 +297,26 @@ class VennAbers(ConfidenceMap, name='venn_abers'):
     ): self.folds, self.mode = folds, mode
 
     def _fit_map(self, odds, hit, weight=None): return venn_abers_map(odds, hit, self.folds, weight)
+
+    def bounds(self,
+        logits,  # as for `transform`
+    )->tuple:    # low and high, (N,) each, like the logits
+        """Return p0 and p1 of each sample: between them lies the probability that y = 1 or, with several classes, that
+        the prediction is correct. They lie far apart where the fit had few samples.
+
+        >>> from calibnb.posthoc import VennAbers
+        >>> va = VennAbers().fit([[2., 0.]]*4, [0, 0, 0, 1])
+        >>> [bound.round(2).tolist() for bound in va.bounds([[2., 0.]])]
+        [[0.6], [0.8]]
+        """
+        inputs = inputs_of(self)
+        if inputs.multilabel or self.mode == 'each':
+            raise ValueError("bounds: several probabilities for each sample, want one; fit with mode='top', and for a "
+                             'multilabel problem a calibrator for each column')
+        z, m = inputs.ready(logits).double(), self.maps_[0]
+        if self.n_classes_ == 1: score = self._binary_scores(class_logits(z))
+        else:
+            z = masked_far_below(z, masked_classes(z))
+            score = self._scores(z, first_argmax(z))
+        i = gap_index(m['scores'].to(score), score)
+        return tuple(inputs.like(logits, m[name].to(score)[i].abs()) for name in ('low', 'high'))  # no -0.
