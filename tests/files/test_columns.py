@@ -10,8 +10,9 @@ import torch
 from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import check_sets, evaluate
+from calibnb.files.columns import ColumnNames
 from calibnb.files.pieces import read_pieces
-from calibnb.files.tables import ColumnNames, read_columns, read_predictions, read_sets
+from calibnb.files.predictions import read_columns, read_predictions, read_sets
 from calibnb.posthoc import Calibrator, make_calibrator
 
 DRAW = torch.Generator().manual_seed(0)
