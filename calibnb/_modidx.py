@@ -1484,6 +1484,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'calibnb/files/predictions.py'),
                                            'calibnb.files.predictions._has_zeros': ( '08_files/predictions.html#_has_zeros',
                                                                                      'calibnb/files/predictions.py'),
+                                           'calibnb.files.predictions._label_text': ( '08_files/predictions.html#_label_text',
+                                                                                      'calibnb/files/predictions.py'),
                                            'calibnb.files.predictions._labels_in': ( '08_files/predictions.html#_labels_in',
                                                                                      'calibnb/files/predictions.py'),
                                            'calibnb.files.predictions._names_of_classes': ( '08_files/predictions.html#_names_of_classes',

@@ -67,10 +67,11 @@ def _typed(texts, missing):
 def label_values(
     texts,   # labels as texts
     columns, # names of the class columns
+    positive='', # the label with y = 1 of a single column, if the user states it
 ):           # (N,) array
     """Return the labels of a csv file as pandas reads them, e.g. as numbers.
 
-    Return texts if one of them names another column than its number does: 01 beside 1, or NA."""
+    Return texts if one of them names another column than its number does, or is `positive` only as text: 01, or NA."""
     import pandas as pd
     ids, known = pd.factorize(texts)
     found = _typed(known, missing=(ids < 0).any())
@@ -79,7 +80,8 @@ def label_values(
             for value in found[:len(known)]]
     if words != read:
         by_text, by_value = (columns_of_labels(columns, labels)[1] for labels in (words, read))
-        if any(k is not None and k != other for k, other in zip(by_text, by_value)):
+        by_value = [k if value else None for k, value in zip(by_value, read)]  # a missing value names no column
+        if positive in {*words} - {*read} or any(k is not None and k != other for k, other in zip(by_text, by_value)):
             return np.array([*known, math.nan], dtype=object)[ids]
     return found.to_numpy()[ids]
 

@@ -58,10 +58,12 @@ def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(),
 
 def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
     if kind == 'confidence': names = _of_stated(names)
+    if pos_label is not None: names = replace(names, positive=_label_text(pos_label))
     score_names = names
+    of_labels = ColumnNames(names.target, ignored=names.ignored, positive=names.positive)
     if target_path:  # read first, since the labels say whether numbers are names of columns
         with naming(target_path):
-            labelled = read_file(target_path, ColumnNames(names.target, ignored=names.ignored, rows=names.rows))
+            labelled = read_file(target_path, replace(of_labels, rows=names.rows))
             name, labels = _labels_in(target_path, labelled, names.target, alone=True)
         score_names = replace(names, target='', classes=tuple(distinct_labels(labels)[0]))
     with naming(path):
@@ -71,10 +73,12 @@ def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
         if not target_path: labelled, (name, labels) = contents, _labels_in(path, contents, names.target)
         is_table = labelled.columns is not None
         if target_path and is_table and any(header):  # the names of the columns say whether a label is text
-            again = read_file(target_path, ColumnNames(names.target, ignored=names.ignored, classes=tuple(header)))
+            again = read_file(target_path, replace(of_labels, classes=tuple(header)))
             name, labels = _labels_in(target_path, again, names.target)
         if kind == 'confidence': header = ['correct']
         return scores, *class_targets(labels, name, header, is_table, pos_label, labelled.place), of_groups or None
+
+def _label_text(label): return distinct_labels(np.array([label]))[0][0]
 
 def _labels_in(path, contents, target='', alone=False):
     "Return the name and the (N,) labels of a file; with `alone`, an array without a name has the labels."
@@ -226,7 +230,8 @@ def read_columns(
 
 def _read_columns_once(path, kind, eps, names, columns):
     with naming(path):
-        contents, scores, header = _read_scores(path, kind, replace(columns, classes=tuple(names)))
+        positive = _label_text(names[1]) if len(names) == 2 else ''
+        contents, scores, header = _read_scores(path, kind, replace(columns, classes=tuple(names), positive=positive))
         found = names_among(contents, (plain_name(columns.target),) if columns.target else TARGET_NAMES)
         given = np.asarray(contents.arrays[found[0]]) if len(found) == 1 else None
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None

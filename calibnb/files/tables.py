@@ -57,8 +57,8 @@ def contents_of_frame(
     extra = {name: advice(name) for name in scores if is_called(name, 'weight')}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
-    targets = {name: frame[name].to_numpy() if typed else label_values(frame[name], [*scores] or names.classes)
-               for name in labels}
+    of_classes = [*scores] or names.classes, names.positive
+    targets = {name: frame[name].to_numpy() if typed else label_values(frame[name], *of_classes) for name in labels}
     known = distinct_labels(unique_labels(targets[labels[0]]))[0] if len(labels) == 1 else names.classes
     check_class_columns([*scores], known, bool(names.scores))
     if not names.scores: scores = scores[in_counted_order([*scores])]

@@ -609,3 +609,25 @@ def test_labels_of_arrays_are_texts_of_their_array_of_classes(capsys):
     assert f"target: text, '{LABELS[0]}' in row 0, and nothing names the classes; want class ids from 0, or add" in err
     np.savez("c.npz", logits=LOGITS, target=LABELS, classes=["cat", "dog", "fox"])
     assert "'owl' in row" in refused(capsys, "audit", "c.npz")
+
+
+@pytest.mark.parametrize("positive, other", [("NA", "EU"), ("01", "1"), ("null", "1")])
+def test_the_label_asked_for_keeps_its_text(positive, other, capsys):
+    "Given as a flag, as the name of the column, in a file of its own, or as the second class of a calibrator."
+    labels = np.array([other, positive], dtype=object)[(TARGET == 1).long()]
+    table = pd.DataFrame(dict(p=LOGITS[:, 1].sigmoid(), y=labels))
+    table.to_csv("a.csv", index=False)
+    table[["p"]].to_csv("p.csv", index=False)
+    table[["y"]].to_csv("y.csv", index=False)
+    for paths in ("a.csv",), ("p.csv", "y.csv"):
+        target = paths[1:] or [None]
+        read = read_predictions(paths[0], "probs", *target, pos_label=positive)
+        assert torch.equal(read.target, (TARGET == 1).long()) and read.classes == (other, positive)
+    assert torch.equal(read_columns("a.csv", "probs", names=(other, positive)).target, read.target)
+    if positive != "NA":
+        return
+    table.rename(columns=dict(p=positive)).to_csv("named.csv", index=False)
+    assert torch.equal(read_predictions("named.csv", "probs").target, read.target)
+    table.loc[3, "y"] = ""
+    table.to_csv("a.csv", index=False)
+    assert "column 'y' has no label in line 5; give" in refused(capsys, *"audit a.csv --probs --pos-label NA".split())
