@@ -1385,6 +1385,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'calibnb.files.csv_text._typed': ('08_files/csv_text.html#_typed', 'calibnb/files/csv_text.py'),
                                         'calibnb.files.csv_text.csv_frame': ( '08_files/csv_text.html#csv_frame',
                                                                               'calibnb/files/csv_text.py'),
+                                        'calibnb.files.csv_text.exact_numbers': ( '08_files/csv_text.html#exact_numbers',
+                                                                                  'calibnb/files/csv_text.py'),
                                         'calibnb.files.csv_text.label_values': ( '08_files/csv_text.html#label_values',
                                                                                  'calibnb/files/csv_text.py')},
             'calibnb.files.formats': { 'calibnb.files.formats._answer_of_lm_eval': ( '08_files/formats.html#_answer_of_lm_eval',

@@ -190,7 +190,9 @@ def run_apply(args):
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
     names = column_names(args)  # columns to leave out may be absent, e.g. the labels of new samples
-    names = replace(names, ignored=(), optional=names.ignored, groups=tuple(args.keep), texts=tuple(args.keep))
+    kept = tuple(args.keep)
+    names = replace(names, ignored=(), optional=names.ignored, groups=kept, texts=kept)
+    if out.suffix.lower() == '.parquet': names = replace(names, exact=kept)
     with noting(): read = read_columns(*file, *how_read, names)
     probs, pred, prevalence = _calibrate(read, calibrator, args)
     if args.confidence:

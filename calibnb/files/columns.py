@@ -69,6 +69,7 @@ class ColumnNames:
     classes:tuple=()  # class names of a fitted calibrator; if they are numbers, columns may have numbers as names
     drop_missing:bool=False # leave out the samples without a score or a label
     texts:tuple=()    # groups that stay texts if a csv file has many numbers in them, e.g. ids such as 0001
+    exact:tuple=()    # groups whose texts in a csv file become numbers if numbers keep all of them: 7, but not 007
     positive:str=''   # the label with y = 1 of a single column; stays text if it is no number, e.g. NA
     rows:int|None=None # read a random part of about so many rows of a larger .parquet, .npy or .npz file; None: all
 

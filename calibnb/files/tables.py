@@ -20,7 +20,7 @@ from ..core.reading import NeedsOptions, brief, first_repeated
 from calibnb.files.columns import (
     ColumnNames, check_class_columns, columns_of_labels, in_counted_order, is_called, label_columns, plain_name
 )
-from .csv_text import label_values
+from .csv_text import exact_numbers, label_values
 from .labels import distinct_labels
 
 # %% ../../nbs/08_files/02c_tables.ipynb #bc39833a
@@ -47,7 +47,8 @@ def contents_of_frame(
     for name in names.scores: pick('column', name, [*frame])
     labels = label_columns(frame, names)
     if names.target: pick('column', names.target, [*frame])
-    of_groups = {name: frame[name].to_numpy() for name in names.groups if name in frame}
+    of_groups = {name: exact_numbers(frame[name]) if name in names.exact and not typed else frame[name].to_numpy()
+                 for name in names.groups if name in frame}
     used = frame.drop(columns=[name for name in frame if name in {*of_groups, *names.ignored, *names.optional}])
     like_labels = () if labels else like_labels_among(used, names)
     scores = frame.drop(columns=list({*labels, *of_groups, *names.ignored, *names.optional} & {*frame}))

@@ -631,3 +631,22 @@ def test_the_label_asked_for_keeps_its_text(positive, other, capsys):
     table.loc[3, "y"] = ""
     table.to_csv("a.csv", index=False)
     assert "column 'y' has no label in line 5; give" in refused(capsys, *"audit a.csv --probs --pos-label NA".split())
+
+
+def test_a_copied_column_of_numbers_is_numbers_in_parquet():
+    "Of a csv file, unless the numbers would lose a part of the text; a column of texts in a parquet file stays text."
+    columns = dict(whole=["7", "12", "1"], part=["0.5", "1e-05", ""], long=["9007199254740993", "2", "3"],
+                   code=["007", "7", "12"], price=["1.10", "2.5", "3.5"], mixed=["1", "1.0", "2"], gap=["1", "NA", "2"])
+    cells = {name: np.array(texts, dtype=object)[np.arange(600) % 3] for name, texts in columns.items()}
+    write("a.csv", **cells)
+    make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
+    line = f"apply c.safetensors a.csv --logits --prob-cols cat,dog,owl --keep {','.join(columns)},y --out o.parquet"
+    assert cli.main(line.split()) == 0
+    written = pd.read_parquet("o.parquet")
+    assert [*written.whole[:3], *written.long[:3]] == [7, 12, 1, 9007199254740993, 2, 3]
+    assert written.part[:2].tolist() == [.5, 1e-05] and written.part.isna().sum() == 200
+    for name in "code", "price", "mixed", "gap", "y":
+        assert written[name].tolist() == (LABELS if name == "y" else cells[name]).tolist()
+    pd.read_csv("a.csv", dtype=dict(whole=str)).drop(columns="gap").to_parquet("a.parquet")
+    assert cli.main(line.replace("a.csv", "a.parquet").replace(",gap", "").split()) == 0
+    assert pd.read_parquet("o.parquet").whole.tolist() == cells["whole"].tolist()
