@@ -18,7 +18,7 @@ from ..core.checks import as_tensor
 from ..core.predictions import quote_names
 from ..core.reading import NeedsOptions, brief
 from calibnb.files.columns import (
-    class_names, column_numbers, columns_of_labels, count_from_one, is_called, plain_name, without_kind
+    class_names, column_numbers, columns_of_labels, count_from_one, is_called, number_in, plain_name, without_kind
 )
 
 # %% ../../nbs/08_files/02a_labels.ipynb #fce12306
@@ -100,7 +100,7 @@ def _positive_text(pos_label, known, name, classes):
     "Return `pos_label` as text; raise ValueError if `pos_label` is not a label, or contradicts the column name."
     if len(classes) > 1: raise ValueError(f'pos_label: {pos_label!r}, but there are {len(classes)} class columns; '
                                           'pos_label is for a single column')
-    text = distinct_labels(np.array([pos_label]))[0][0]
+    text = _as_written(distinct_labels(np.array([pos_label]))[0][0], known)
     if text not in known:
         way = '; write the words there too' if set(known) <= {'0', '1'} else ''
         raise ValueError(f'pos_label: {text!r} is not a label in column {name!r}: {quote_names(known)}{way}')
@@ -108,6 +108,12 @@ def _positive_text(pos_label, known, name, classes):
         raise ValueError(f'pos_label: {text!r}, but the column is named after the other label, {classes[0]!r}: leave '
                          f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
     return text
+
+def _as_written(text, known):
+    "Return the known label that a text names, or that alone states the same number, as 002 does for 2; else the text."
+    number = number_in(text)
+    same = [label for label in known if number is not None and number_in(label) == number]
+    return same[0] if text not in known and len(same) == 1 else text
 
 def _given(**options): return {name: value for name, value in options.items() if value is not None}
 
@@ -135,7 +141,8 @@ def label_in_name(known, column):
 # %% ../../nbs/08_files/02a_labels.ipynb #d2671912
 def binary_names(labels, column, pos_label=None):
     "Return the names of y = 0 and y = 1 of a single column; y = 0 is '' if it has several labels; () if unknown."
-    known, positive = distinct_labels(labels)[0], column if pos_label is None else str(pos_label)
+    known = distinct_labels(labels)[0]
+    positive = column if pos_label is None else _as_written(str(pos_label), known)
     if labels.dtype.kind in 'fiub' or positive not in known: return ()
     rest = [word for word in known if word != positive]
     return (rest[0] if len(rest) == 1 else '', positive)
@@ -154,7 +161,7 @@ def class_targets(
     if name == '' and pos_label is None and given.dtype.kind in 'iuf': labels = _numeric_ids(given, 'target', header)
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place)
-    elif given.dtype.kind == 'U':
+    elif given.dtype.kind == 'U' or given.dtype.kind == 'O' and isinstance(given[0], str):
         raise ValueError(f'{name or "target"}: text, {brief(str(given[0]), 40)!r} in {place(0)}, and nothing names the '
                          'classes; want class ids from 0, or add an array `classes` with a text for each class, in the '
                          'order of the columns')

@@ -237,7 +237,9 @@ def _read_columns_once(path, kind, eps, names, columns):
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
         scores, order = ordered_scores(scores, header, names)  # a missing class is named before sums are checked
         ids = None if given is None else bool_ids(given, header)
-        labels = None if ids is None else optional_labels(ids, found[0], contents.columns or (), pos_label)
+        has_words = ids is not None and ids.dtype.kind in 'OU' and any(header)
+        named = header if has_words else contents.columns or ()  # numbers in an array are class ids
+        labels = None if ids is None else optional_labels(ids, found[0], named, pos_label)
         words = label_words(None if labels is None else given, header, names)
         return ReadColumns(to_logits(scores, kind, eps), labels, header, words, order, contents.groups)
 

@@ -650,3 +650,27 @@ def test_a_copied_column_of_numbers_is_numbers_in_parquet():
     pd.read_csv("a.csv", dtype=dict(whole=str)).drop(columns="gap").to_parquet("a.parquet")
     assert cli.main(line.replace("a.csv", "a.parquet").replace(",gap", "").split()) == 0
     assert pd.read_parquet("o.parquet").whole.tolist() == cells["whole"].tolist()
+
+
+def test_labels_of_arrays_are_matched_as_text_first(capsys):
+    "Also by `apply`, which writes them, and where the text is a number; a label in Python may be the number itself."
+    names = ["000", "002", "010"]
+    labels = np.array(names)[TARGET]
+    np.savez("a.npz", logits=LOGITS, target=labels, classes=names)
+    for kept in names, ["001", "002", "003"]:
+        np.savez("a.npz", logits=LOGITS, target=np.array(kept)[TARGET], classes=kept)
+        read = read_columns("a.npz", "logits")
+        assert torch.equal(read.target, TARGET) and read.words == tuple(kept)
+    make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
+    assert cli.main("apply c.safetensors a.npz --logits --out o.csv".split()) == 0
+    assert pd.read_csv("o.csv", dtype=str).target.tolist() == np.array(kept)[TARGET].tolist()
+    np.savez("ids.npz", logits=LOGITS, target=TARGET, classes=["2", "0", "1"])
+    assert torch.equal(read_columns("ids.npz", "logits").target, TARGET)  # numbers in an array are class ids
+    lines = [dict(p=float(p), y=names[int(k == 1)]) for p, k in zip(LOGITS[:, 1].sigmoid(), TARGET)]
+    Path("p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for positive in "002", 2:
+        preds = read_predictions("p.jsonl", "probs", pos_label=positive)
+        assert torch.equal(preds.target, (TARGET == 1).long()) and preds.classes == ("000", "002")
+    lines = [dict(logits=row, y=name) for row, name in zip(LOGITS.tolist(), labels)]
+    Path("l.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert f"y: text, '{labels[0]}' in line 1, and nothing names the classes" in refused(capsys, "audit", "l.jsonl")
