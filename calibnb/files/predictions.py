@@ -20,7 +20,7 @@ from ..core.options import pick
 from ..core.predictions import Predictions, log_probs, quote_names, uniform_weight
 from ..core.reading import NeedsOptions, brief, naming
 from .columns import CONVENTIONS, ColumnNames, TARGET_NAMES, column_order, is_called, plain_name
-from .formats import check_groups, check_names, read_file
+from .formats import check_groups, check_names, read_file, stored_names
 from .labels import bool_ids, class_targets, distinct_labels, label_words, optional_labels
 from .tables import check_table, names_among, unique_labels
 
@@ -139,9 +139,9 @@ def _only(path, contents, wanted):
         raise NeedsOptions(f'{start}{like[0]!r} looks like the labels: --target-col {like[0]}', target=like[0])
     raise ValueError(f'{start}choose one: ' + ' or '.join(f'--target-col {name}' for name in like))
 
-def _of_stated(names):
-    "For the kind `confidence`, fill in the names `confidence` and `correct`; raise ValueError for several columns."
-    names = replace(names, target=names.target or 'correct', scores=names.scores or ('confidence',))
+def _of_stated(names, target='correct'):
+    "For the kind `confidence`, fill in the names of the labels and the scores; raise ValueError for several columns."
+    names = replace(names, target=names.target or target, scores=names.scores or ('confidence',))
     if len(names.scores) == 1: return names
     raise ValueError(f'confidence: columns {quote_names(names.scores)}, want one column')
 
@@ -230,6 +230,7 @@ def read_columns(
 
 def _read_columns_once(path, kind, eps, names, columns):
     with naming(path):
+        if kind == 'confidence': columns = _of_stated(columns, _correct_in(path, columns))
         positive = _label_text(names[1]) if len(names) == 2 else ''
         contents, scores, header = _read_scores(path, kind, replace(columns, classes=tuple(names), positive=positive))
         found = names_among(contents, (plain_name(columns.target),) if columns.target else TARGET_NAMES)
@@ -242,6 +243,10 @@ def _read_columns_once(path, kind, eps, names, columns):
         labels = None if ids is None else optional_labels(ids, found[0], named, pos_label)
         words = label_words(None if labels is None else given, header, names)
         return ReadColumns(to_logits(scores, kind, eps), labels, header, words, order, contents.groups)
+
+def _correct_in(path, columns):
+    "Return 'correct' if a file has this column, and if it is not copied; else ''."
+    return 'correct' if 'correct' in {*stored_names(path)} - {*columns.groups} else ''
 
 def ordered_scores(scores, header, names):
     "Return scores with the columns in the order of the names, and the (K,) column of the file of each."

@@ -674,3 +674,19 @@ def test_labels_of_arrays_are_matched_as_text_first(capsys):
     lines = [dict(logits=row, y=name) for row, name in zip(LOGITS.tolist(), labels)]
     Path("l.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert f"y: text, '{labels[0]}' in line 1, and nothing names the classes" in refused(capsys, "audit", "l.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+def test_stated_confidences_are_found_by_their_usual_names(suffix):
+    table = pd.DataFrame(dict(confidence=LOGITS[:, 0].sigmoid(), correct=TARGET % 2, sure=.5))
+    def written(columns):
+        arrays = {name: table[name].to_numpy() for name in columns}
+        np.savez("a.npz", **arrays) if suffix == "npz" else table[columns].to_csv("a.csv", index=False)
+    for columns in ["confidence", "correct"], ["confidence"]:
+        written(columns)
+        read = read_columns(f"a.{suffix}", "confidence")
+        assert torch.allclose(read.logits[:, 0].sigmoid(), LOGITS[:, 0].sigmoid())
+        assert read.target is None if len(columns) == 1 else torch.equal(read.target, TARGET % 2)
+    written(["sure", "correct"])
+    with pytest.raises(ValueError, match=f"file: a.{suffix}.*confidence.*'?sure"):
+        read_columns(f"a.{suffix}", "confidence")
