@@ -1583,6 +1583,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'calibnb.files.tables.advice': ('08_files/tables.html#advice', 'calibnb/files/tables.py'),
                                       'calibnb.files.tables.check_distinct': ( '08_files/tables.html#check_distinct',
                                                                                'calibnb/files/tables.py'),
+                                      'calibnb.files.tables.check_masked': ('08_files/tables.html#check_masked', 'calibnb/files/tables.py'),
                                       'calibnb.files.tables.check_table': ('08_files/tables.html#check_table', 'calibnb/files/tables.py'),
                                       'calibnb.files.tables.contents_of_frame': ( '08_files/tables.html#contents_of_frame',
                                                                                   'calibnb/files/tables.py'),

@@ -21,7 +21,7 @@ from .formats import table_of
 from .labels import label_words
 from .predictions import ReadColumns, check_not_probs, ordered_scores, score_name, to_logits
 from .stored import ParquetColumns, rows_in_memory, stored, stored_shape
-from .tables import FileContents, check_table, contents_of_frame, names_among
+from .tables import FileContents, check_masked, check_table, contents_of_frame, names_among
 
 # %% ../../nbs/08_files/03_pieces.ipynb #7d8ceb88
 def _column(labels):
@@ -35,6 +35,7 @@ def _numbers(scores, kind, header, start):
         table = contents_of_frame(scores, lambda row: f'row {start + row}', ColumnNames(scores=tuple(header)))
         check_table(table, kind)
         scores = table.arrays['']
+    elif kind == 'logits': check_masked(scores, lambda row: f'row {start + row}')
     scores = as_tensor(scores, kind)
     return scores if scores.is_floating_point() else scores.double()
 

@@ -22,7 +22,7 @@ from ..core.reading import NeedsOptions, brief, naming
 from .columns import CONVENTIONS, ColumnNames, TARGET_NAMES, column_order, is_called, plain_name
 from .formats import check_groups, check_names, read_file, stored_names
 from .labels import bool_ids, class_targets, distinct_labels, label_words, optional_labels
-from .tables import check_table, names_among, unique_labels
+from .tables import check_masked, check_table, names_among, unique_labels
 
 # %% ../../nbs/08_files/02e_predictions.ipynb #3782e69c
 kinds = 'logits', 'probs', 'confidence'
@@ -112,6 +112,7 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
         raise ValueError(f'file: {path} has no classes or no samples')
     name = '' if '' in contents.arrays else score_name(path, contents, kind, names)
     scores = as_tensor(contents.arrays[name], name or kind)
+    if kind == 'logits' and contents.columns is None: check_masked(scores, contents.place)
     header = contents.columns
     if header is None: header = _names_of_classes(contents, scores.shape[1] if scores.ndim > 1 else 1)
     return contents, scores if scores.is_floating_point() else scores.double(), header

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FileContents', 'contents_of_frame', 'names_among', 'unique_labels', 'advice', 'like_labels_among', 'check_distinct',
-           'unused_columns', 'check_table']
+           'unused_columns', 'check_masked', 'check_table']
 
 # %% ../../nbs/08_files/02c_tables.ipynb #dead0ccb
 import math
@@ -166,6 +166,13 @@ def unused_columns(scores, names):
     found = [name for name, column in zip(names, scores.T) if abs(excess - column).max() < OFF_SUM]
     return {name: 'is not a class, every row sums to 1 without it' for name in found[:1]}
 
+def check_masked(scores, place):
+    "Raise ValueError for a sample all of whose logits are -inf, since it has no class."
+    masked = scores == -math.inf  # an array or a tensor, (N,) or (N, K, ...)
+    if scores.ndim > 1: masked = masked.all(1)
+    if 0 in scores.shape or not masked.any(): return
+    raise ValueError(f'logits: {place(int(masked.nonzero()[0][0]))} holds only -inf, want a finite logit in each row')
+
 def check_table(table, kind):
     "Raise a ValueError that names all extra columns of a table, or one column with a wrong number."
     scores, names, extra = table.arrays[''], table.columns, table.extra_columns
@@ -178,7 +185,9 @@ def check_table(table, kind):
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found
     if kind == 'probs' and scores.size: found |= unused_columns(scores, names)
-    if not found: return
+    if not found:
+        if kind == 'logits': check_masked(scores, table.place)
+        return
     strays = {*found} - {name for name in wrong if not _is_stray(scores[:, names.index(name)], kind)}
     options = dict(ignored=tuple(name for name in found if name in strays)) if strays else {}
     if not strays and all('holds nan' in text for text in wrong.values()): options = dict(drop_missing=True)

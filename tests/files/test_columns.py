@@ -690,3 +690,26 @@ def test_stated_confidences_are_found_by_their_usual_names(suffix):
     written(["sure", "correct"])
     with pytest.raises(ValueError, match=f"file: a.{suffix}.*confidence.*'?sure"):
         read_columns(f"a.{suffix}", "confidence")
+
+
+@pytest.mark.parametrize("width", [3, 1])
+@pytest.mark.parametrize("suffix, place", [(".csv", "line 6"), (".jsonl", "line 5"), (".npz", "row 4"),
+                                           (".parquet", "row 4")])
+def test_a_sample_without_any_class_is_told_by_its_place(suffix, place, width, capsys):
+    "All logits of it are -inf."
+    logits = LOGITS[:, :width].numpy().copy()
+    logits[4] = -np.inf
+    frame = pd.DataFrame(logits, columns=WORDS[:width]).assign(y=TARGET.numpy() if width > 1 else TARGET.numpy() % 2)
+    if suffix == ".npz":
+        np.savez("a.npz", logits=logits, y=frame["y"])
+    elif suffix == ".jsonl":
+        Path("a.jsonl").write_text("\n".join(map(json.dumps, frame.to_dict("records"))))
+    else:
+        getattr(frame, f"to_{suffix[1:]}")(f"a{suffix}", index=False)
+    err = refused(capsys, "audit", f"a{suffix}", "--logits")
+    assert f"a{suffix}: logits: {place} holds only -inf, want a finite logit in each row" in err
+    with pytest.raises(ValueError, match=f"logits: {place} holds only -inf"):
+        read_columns(f"a{suffix}", "logits")
+    if suffix in (".npz", ".parquet"):
+        with pytest.raises(ValueError, match=f"logits: {place} holds only -inf"):
+            list(read_pieces(f"a{suffix}", "logits", rows=3))
