@@ -11,7 +11,7 @@ def registries():
     "Return, for each kind, the names of its registry in the order of the registry; imports torch."
     from calibnb.data import list_corruptions, list_data
     from calibnb.data.downloads import downloads
-    from calibnb.files.tables import READERS
+    from calibnb.files.formats import READERS
     from calibnb.evaluate.table import COLUMNS
     from calibnb.losses import list_losses
     from calibnb.metrics.registered import metrics

@@ -165,8 +165,10 @@ def run_apply(args):
     "Carry out `calibnb apply`; return its exit code, or None for 0."
     out = _check_apply(args)
     from calibnb.core.classes import quote_names
-    from calibnb.files.tables import class_names, read_columns, write_probs
+    from calibnb.files.columns import class_names
+    from calibnb.files.formats import write_probs
     from calibnb.files.pieces import map_pieces, needs_pieces, open_scores, write_pieces
+    from calibnb.files.predictions import read_columns
     calibrator = _read_calibrator(args)
     file, how_read = (args.file, kind_given(args)), (calibrator.inputs_.weights, calibrator.class_names_)
     if args.engine == 'ray' or needs_pieces(args.file, args.rows_in_memory):
@@ -188,7 +190,9 @@ def run_apply(args):
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
     names = column_names(args)  # columns to leave out may be absent, e.g. the labels of new samples
-    names = replace(names, ignored=(), optional=names.ignored, groups=tuple(args.keep), texts=tuple(args.keep))
+    kept = tuple(args.keep)
+    names = replace(names, ignored=(), optional=names.ignored, groups=kept, texts=kept)
+    if out.suffix.lower() == '.parquet': names = replace(names, exact=kept)
     with noting(): read = read_columns(*file, *how_read, names)
     probs, pred, prevalence = _calibrate(read, calibrator, args)
     if args.confidence:

@@ -32,7 +32,7 @@ def _read(options:AuditOptions):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.costs import check_costs
-    from calibnb.files.tables import read_sets
+    from calibnb.files.predictions import read_sets
     from calibnb.posthoc import make_calibrator
     check_metrics(options.metrics)
     for name in options.calibrators: make_calibrator(name)
@@ -58,7 +58,7 @@ def _read_shifted(preds, options):
     "Read the predictions of --shifted, or return None; a ValueError names the flag."
     if not options.shifted: return None
     from calibnb.evaluate.shifted import check_shifted
-    from calibnb.files.tables import in_order, read_predictions
+    from calibnb.files.predictions import in_order, read_predictions
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the notes of the table report probabilities of 0
         eps = None if options.kind == 'logits' else preds.eps
@@ -90,7 +90,7 @@ def _answer(options)->_Answer:
     "Read the files, and evaluate the predictions."
     share_arena()
     with quick_imports('scipy.stats', 'pandas'):  # scikit-learn imports both; an audit seldom uses them
-        for room in 'files.tables', 'evaluate.audit', 'posthoc.named': import_module(f'calibnb.{room}')
+        for room in 'files.predictions', 'evaluate.audit', 'posthoc.named': import_module(f'calibnb.{room}')
     preds, val, remarks = _read(options)
     shifted, slices = _read_shifted(preds, options), _slices(preds, options)
     found = options.gate.without_ignored(_evaluated(preds, val, options))

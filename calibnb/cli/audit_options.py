@@ -165,7 +165,7 @@ _AS_TYPED = ('file target_file val_file val_target_file shifted pos_label eps fo
 def _settle_example(args):
     "Write simulated predictions, with twice the true logits, and make their file the argument `file`."
     import numpy as np
-    from calibnb.files.tables import write_npz
+    from calibnb.files.formats import write_npz
     if args.file: raise ValueError(f'--example: given with a file, {args.file}; want one of the two')
     args.file, args.logits, args.probs, draw = _EXAMPLE, True, False, np.random.default_rng(0)
     logits = 2*draw.standard_normal((2000, 4))
@@ -213,8 +213,9 @@ def _repeated(args)->tuple[str, str]:
     command = shlex.join(['calibnb', 'audit', args.file, *words])
     if are_several_files(args.file) or words_given(args, [*_SHOWN_ONLY, *_IN_PYTHON]): return command, ''
     files = ', '.join(map(repr, (args.target_file, args.val_file, args.val_target_file)))
-    imported = 'ColumnNames, '*bool(args.confidence)
-    if args.confidence: files += f', names=ColumnNames({args.correct!r}, ({args.confidence!r},))'
+    imports = ['from calibnb.evaluate import evaluate', 'from calibnb.files import read_sets']
+    if args.confidence:
+        imports.append('from calibnb.files.columns import ColumnNames')
+        files += f', names=ColumnNames({args.correct!r}, ({args.confidence!r},))'
     return command, '\n'.join([
-        'from calibnb.evaluate import evaluate', f'from calibnb.files.tables import {imported}read_sets',
-        f'evaluate(*read_sets({args.file!r}, {kind_given(args)!r}, {files}))'])
+        *imports, f'evaluate(*read_sets({args.file!r}, {kind_given(args)!r}, {files}))'])

@@ -58,7 +58,7 @@ def _margins(texts):
 
 def _read_model(args, name):
     "Read the predictions of one model, and the columns of --by from the old file; skip them in the new file."
-    from calibnb.files.tables import read_predictions
+    from calibnb.files.predictions import read_predictions
     from calibnb.evaluate.groups import MADE
     path, kind = getattr(args, name), kind_of(args, name)
     by = [column for column in dict.fromkeys(args.by) if column not in MADE and column != args.id]
@@ -96,7 +96,7 @@ def run_compare(args)->int:
     for flag, path in ('old', args.old), ('new', args.new), ('--target', args.target_file):
         if path: check_exists(path, flag)
     from calibnb.evaluate.compare import compare_models
-    from calibnb.files.tables import in_order
+    from calibnb.files.predictions import in_order
     old, new = (_read_model(args, name) for name in ('old', 'new'))
     new = in_order(new, old, args.new)
     if args.id: new = _matched(old, new, args)

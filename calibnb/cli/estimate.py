@@ -42,7 +42,7 @@ def run_estimate(args):
     if args.calibrator: check_exists(args.calibrator, '--calibrator')
     from calibnb.core import Predictions, class_logits
     from calibnb.evaluate.estimate import expected_accuracy
-    from calibnb.files.tables import read_columns, read_predictions
+    from calibnb.files.predictions import read_columns, read_predictions
     from calibnb.posthoc.problems import problem_of
     calibrator, columns = _calibrator(args), column_names(args)
     kind = kind_given(args) if calibrator else kind_of(args)

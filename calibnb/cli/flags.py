@@ -127,7 +127,7 @@ def kind_in(args, name='file')->str|None:
     path = getattr(args, name)
     if not are_several_files(path): check_exists(path, name)
     with quick_imports():
-        from calibnb.files.tables import named_kind
+        from calibnb.files.formats import named_kind
     return named_kind(path)
 
 def _attributes(args):
@@ -140,7 +140,7 @@ def _attributes(args):
 def kind_of(args, name='file')->str:
     """Return `kind_in`, or 'probs' with a note if `why_probs` has a reason; else raise ValueError."""
     if kind := kind_in(args, name): return kind
-    from calibnb.files.tables import why_probs
+    from calibnb.files.predictions import why_probs
     path, names = getattr(args, name), column_names(args)
     attributes = _attributes(args)
     groups = dict(optional=attributes) if name == 'new' else dict(groups=attributes)
@@ -170,7 +170,7 @@ def _named_columns(args):
 
 def column_names(args, rows=None):
     "Return the columns that the flags name; `rows` as in `ColumnNames`."
-    from calibnb.files.tables import ColumnNames
+    from calibnb.files.columns import ColumnNames
     target, scores = _named_columns(args)
     return ColumnNames(target, tuple(scores), tuple(args.ignore_col), drop_missing=getattr(args, 'drop_missing', False),
                        rows=rows)
@@ -192,7 +192,7 @@ def settle_stated(args, path, correct_needed=True):
     is_named = args.confidence or args.logits or args.probs or args.prob_cols
     may_be = path and (args.format or not is_named and file_format(path).startswith('.jsonl'))
     if may_be and Path(path).is_file():
-        from calibnb.files.tables import is_of_lm_eval
+        from calibnb.files.formats import is_of_lm_eval
         if is_of_lm_eval(path): args.format = 'lm-eval'
         elif args.format:
             raise ValueError(f'--format: {path} does not hold samples of lm-evaluation-harness (samples_*.jsonl); '

@@ -39,7 +39,7 @@ def run_plan(args):
     check_exists(args.file)
     settle_stated(args, args.file, correct_needed=False)
     from calibnb.core import class_logits
-    from calibnb.files.tables import read_columns
+    from calibnb.files.predictions import read_columns
     from calibnb.evaluate.plan import labels_needed
     from calibnb.notebooks.parameters import check_seed
     check_seed(args.seed)

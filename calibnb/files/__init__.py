@@ -9,6 +9,6 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'tables': ['read_sets', 'read_predictions'],
+    'predictions': ['read_sets', 'read_predictions'],
     'pieces': ['read_pieces', 'write_pieces'],
 })

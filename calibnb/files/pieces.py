@@ -16,11 +16,12 @@ from ..core.atomic import atomic_write
 from ..core.checks import as_tensor, check_unlabelled
 from ..core.options import pick, require
 from ..core.reading import are_several_files, file_format, naming
+from .columns import ColumnNames, TARGET_NAMES, plain_name
+from .formats import table_of
+from .labels import label_words
+from .predictions import ReadColumns, check_not_probs, ordered_scores, score_name, to_logits
 from .stored import ParquetColumns, rows_in_memory, stored, stored_shape
-from calibnb.files.tables import (
-    ColumnNames, FileContents, ReadColumns, TARGET_NAMES, check_not_probs, check_table, contents_of_frame, label_words,
-    names_among, ordered_scores, plain_name, score_name, table_of, to_logits
-)
+from .tables import FileContents, check_masked, check_table, contents_of_frame, names_among
 
 # %% ../../nbs/08_files/03_pieces.ipynb #7d8ceb88
 def _column(labels):
@@ -34,6 +35,7 @@ def _numbers(scores, kind, header, start):
         table = contents_of_frame(scores, lambda row: f'row {start + row}', ColumnNames(scores=tuple(header)))
         check_table(table, kind)
         scores = table.arrays['']
+    elif kind == 'logits': check_masked(scores, lambda row: f'row {start + row}')
     scores = as_tensor(scores, kind)
     return scores if scores.is_floating_point() else scores.double()
 

@@ -22,7 +22,7 @@ from .threads import omp_threads
 KERNEL_MODULES = ('ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas',
                   'pandas.io.formats.style')  # shows a table with colours, and takes .4 s to import
 
-_OF_EXPERIMENTS = ('scipy.stats', 'calibnb.evaluate.audit', 'calibnb.files.tables', 'calibnb.evaluate.ranking',
+_OF_EXPERIMENTS = ('scipy.stats', 'calibnb.evaluate.audit', 'calibnb.files.predictions', 'calibnb.evaluate.ranking',
                    'calibnb.studies.verdicts', 'calibnb.plots', 'calibnb.posthoc.scaling', 'calibnb.runs.run')
 
 def prepare_kernels():

@@ -36,7 +36,7 @@ from .evaluator import Evaluator as Evaluator
 from .trainer import GradientScale as GradientScale
 from .trainer import Stepper as Stepper
 from .trainer import mean_loss as mean_loss
-from .trainer import Progress as Progress
+from .trainer import Position as Position
 from .trainer import Trainer as Trainer
 from .callbacks import calibration_measures as calibration_measures
 from .callbacks import hf_measures as hf_measures

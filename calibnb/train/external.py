@@ -23,7 +23,7 @@ from ..core.reading import naming, reason
 from ..data.images import read_folder
 from ..data.sets import data_options, load_data
 from ..data.splits import split_of, pixel_scale, Split
-from ..files.tables import dense_tensor, write_npz
+from ..files.formats import dense_tensor, write_npz
 from ..models.named import make_model
 from .evaluator import Evaluator
 

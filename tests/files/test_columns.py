@@ -10,8 +10,9 @@ import torch
 from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import check_sets, evaluate
+from calibnb.files.columns import ColumnNames
 from calibnb.files.pieces import read_pieces
-from calibnb.files.tables import ColumnNames, read_columns, read_predictions, read_sets
+from calibnb.files.predictions import read_columns, read_predictions, read_sets
 from calibnb.posthoc import Calibrator, make_calibrator
 
 DRAW = torch.Generator().manual_seed(0)
@@ -608,3 +609,107 @@ def test_labels_of_arrays_are_texts_of_their_array_of_classes(capsys):
     assert f"target: text, '{LABELS[0]}' in row 0, and nothing names the classes; want class ids from 0, or add" in err
     np.savez("c.npz", logits=LOGITS, target=LABELS, classes=["cat", "dog", "fox"])
     assert "'owl' in row" in refused(capsys, "audit", "c.npz")
+
+
+@pytest.mark.parametrize("positive, other", [("NA", "EU"), ("01", "1"), ("null", "1")])
+def test_the_label_asked_for_keeps_its_text(positive, other, capsys):
+    "Given as a flag, as the name of the column, in a file of its own, or as the second class of a calibrator."
+    labels = np.array([other, positive], dtype=object)[(TARGET == 1).long()]
+    table = pd.DataFrame(dict(p=LOGITS[:, 1].sigmoid(), y=labels))
+    table.to_csv("a.csv", index=False)
+    table[["p"]].to_csv("p.csv", index=False)
+    table[["y"]].to_csv("y.csv", index=False)
+    for paths in ("a.csv",), ("p.csv", "y.csv"):
+        target = paths[1:] or [None]
+        read = read_predictions(paths[0], "probs", *target, pos_label=positive)
+        assert torch.equal(read.target, (TARGET == 1).long()) and read.classes == (other, positive)
+    assert torch.equal(read_columns("a.csv", "probs", names=(other, positive)).target, read.target)
+    if positive != "NA":
+        return
+    table.rename(columns=dict(p=positive)).to_csv("named.csv", index=False)
+    assert torch.equal(read_predictions("named.csv", "probs").target, read.target)
+    table.loc[3, "y"] = ""
+    table.to_csv("a.csv", index=False)
+    assert "column 'y' has no label in line 5; give" in refused(capsys, *"audit a.csv --probs --pos-label NA".split())
+
+
+def test_a_copied_column_of_numbers_is_numbers_in_parquet():
+    "Of a csv file, unless the numbers would lose a part of the text; a column of texts in a parquet file stays text."
+    columns = dict(whole=["7", "12", "1"], part=["0.5", "1e-05", ""], long=["9007199254740993", "2", "3"],
+                   code=["007", "7", "12"], price=["1.10", "2.5", "3.5"], mixed=["1", "1.0", "2"], gap=["1", "NA", "2"])
+    cells = {name: np.array(texts, dtype=object)[np.arange(600) % 3] for name, texts in columns.items()}
+    write("a.csv", **cells)
+    make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
+    line = f"apply c.safetensors a.csv --logits --prob-cols cat,dog,owl --keep {','.join(columns)},y --out o.parquet"
+    assert cli.main(line.split()) == 0
+    written = pd.read_parquet("o.parquet")
+    assert [*written.whole[:3], *written.long[:3]] == [7, 12, 1, 9007199254740993, 2, 3]
+    assert written.part[:2].tolist() == [.5, 1e-05] and written.part.isna().sum() == 200
+    for name in "code", "price", "mixed", "gap", "y":
+        assert written[name].tolist() == (LABELS if name == "y" else cells[name]).tolist()
+    pd.read_csv("a.csv", dtype=dict(whole=str)).drop(columns="gap").to_parquet("a.parquet")
+    assert cli.main(line.replace("a.csv", "a.parquet").replace(",gap", "").split()) == 0
+    assert pd.read_parquet("o.parquet").whole.tolist() == cells["whole"].tolist()
+
+
+def test_labels_of_arrays_are_matched_as_text_first(capsys):
+    "Also by `apply`, which writes them, and where the text is a number; a label in Python may be the number itself."
+    names = ["000", "002", "010"]
+    labels = np.array(names)[TARGET]
+    np.savez("a.npz", logits=LOGITS, target=labels, classes=names)
+    for kept in names, ["001", "002", "003"]:
+        np.savez("a.npz", logits=LOGITS, target=np.array(kept)[TARGET], classes=kept)
+        read = read_columns("a.npz", "logits")
+        assert torch.equal(read.target, TARGET) and read.words == tuple(kept)
+    make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
+    assert cli.main("apply c.safetensors a.npz --logits --out o.csv".split()) == 0
+    assert pd.read_csv("o.csv", dtype=str).target.tolist() == np.array(kept)[TARGET].tolist()
+    np.savez("ids.npz", logits=LOGITS, target=TARGET, classes=["2", "0", "1"])
+    assert torch.equal(read_columns("ids.npz", "logits").target, TARGET)  # numbers in an array are class ids
+    lines = [dict(p=float(p), y=names[int(k == 1)]) for p, k in zip(LOGITS[:, 1].sigmoid(), TARGET)]
+    Path("p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for positive in "002", 2:
+        preds = read_predictions("p.jsonl", "probs", pos_label=positive)
+        assert torch.equal(preds.target, (TARGET == 1).long()) and preds.classes == ("000", "002")
+    lines = [dict(logits=row, y=name) for row, name in zip(LOGITS.tolist(), labels)]
+    Path("l.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert f"y: text, '{labels[0]}' in line 1, and nothing names the classes" in refused(capsys, "audit", "l.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+def test_stated_confidences_are_found_by_their_usual_names(suffix):
+    table = pd.DataFrame(dict(confidence=LOGITS[:, 0].sigmoid(), correct=TARGET % 2, sure=.5))
+    def written(columns):
+        arrays = {name: table[name].to_numpy() for name in columns}
+        np.savez("a.npz", **arrays) if suffix == "npz" else table[columns].to_csv("a.csv", index=False)
+    for columns in ["confidence", "correct"], ["confidence"]:
+        written(columns)
+        read = read_columns(f"a.{suffix}", "confidence")
+        assert torch.allclose(read.logits[:, 0].sigmoid(), LOGITS[:, 0].sigmoid())
+        assert read.target is None if len(columns) == 1 else torch.equal(read.target, TARGET % 2)
+    written(["sure", "correct"])
+    with pytest.raises(ValueError, match=f"file: a.{suffix}.*confidence.*'?sure"):
+        read_columns(f"a.{suffix}", "confidence")
+
+
+@pytest.mark.parametrize("width", [3, 1])
+@pytest.mark.parametrize("suffix, place", [(".csv", "line 6"), (".jsonl", "line 5"), (".npz", "row 4"),
+                                           (".parquet", "row 4")])
+def test_a_sample_without_any_class_is_told_by_its_place(suffix, place, width, capsys):
+    "All logits of it are -inf."
+    logits = LOGITS[:, :width].numpy().copy()
+    logits[4] = -np.inf
+    frame = pd.DataFrame(logits, columns=WORDS[:width]).assign(y=TARGET.numpy() if width > 1 else TARGET.numpy() % 2)
+    if suffix == ".npz":
+        np.savez("a.npz", logits=logits, y=frame["y"])
+    elif suffix == ".jsonl":
+        Path("a.jsonl").write_text("\n".join(map(json.dumps, frame.to_dict("records"))))
+    else:
+        getattr(frame, f"to_{suffix[1:]}")(f"a{suffix}", index=False)
+    err = refused(capsys, "audit", f"a{suffix}", "--logits")
+    assert f"a{suffix}: logits: {place} holds only -inf, want a finite logit in each row" in err
+    with pytest.raises(ValueError, match=f"logits: {place} holds only -inf"):
+        read_columns(f"a{suffix}", "logits")
+    if suffix in (".npz", ".parquet"):
+        with pytest.raises(ValueError, match=f"logits: {place} holds only -inf"):
+            list(read_pieces(f"a{suffix}", "logits", rows=3))

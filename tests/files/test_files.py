@@ -23,8 +23,9 @@ from calibnb import cli, metrics
 from calibnb.core import Predictions
 from calibnb.core.reading import first_repeated
 from calibnb.evaluate import UNCALIBRATED, evaluate, page
+from calibnb.files.formats import named_kind
 from calibnb.files.pieces import open_scores
-from calibnb.files.tables import named_kind, read_columns, read_predictions
+from calibnb.files.predictions import read_columns, read_predictions
 from calibnb.posthoc import Calibrator, make_calibrator
 from calibnb.posthoc.problems import problem_of
 

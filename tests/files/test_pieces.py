@@ -8,8 +8,9 @@ import pytest
 
 from calibnb import cli
 from calibnb.files import read_pieces, write_pieces
+from calibnb.files.columns import ColumnNames
+from calibnb.files.predictions import read_predictions
 from calibnb.files.stored import StoredArray, random_rows
-from calibnb.files.tables import ColumnNames, read_predictions
 from calibnb.posthoc import TemperatureScaling
 
 WORDS = ["cat", "dog", "owl"]

@@ -8,7 +8,7 @@ import torch
 
 from calibnb import cli
 from calibnb.evaluate import UNCALIBRATED, evaluate
-from calibnb.files.tables import read_predictions
+from calibnb.files.predictions import read_predictions
 from calibnb.posthoc import VennAbers, list_calibrators, make_calibrator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have probability 0")

@@ -9,7 +9,7 @@ import pytest
 from conftest import patience
 from simple_jobs import script
 
-from calibnb.files.tables import write_npz
+from calibnb.files.formats import write_npz
 
 SETTINGS_FOLDERS = "IPYTHONDIR", "MPLCONFIGDIR", "JUPYTER_RUNTIME_DIR", "XDG_CONFIG_HOME"
 
