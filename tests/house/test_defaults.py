@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 from calibnb.train import Recipe
 
 ROOMS = {  # what is tried together: its name here -> rooms
-    "core": "core.atomic core.options core.checks core.runtime core.probabilities core.classes core.folds core.predictions core.plugins",
+    "core": "core.atomic core.options core.checks core.runtime core.probabilities core.classes "
+            "core.folds core.predictions core.plugins",
     "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing",
     "intervals": "metrics.intervals", "rare": "metrics.rare", "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
@@ -779,7 +780,8 @@ ELSEWHERE = {
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
                       "bind_options not_installed require seed_everything seeded deterministic flush_denormals "
-                      "pick_device in_threads ImpossibleLabels draw_folds classifier_column classifier_probs one_vs_rest_names "
+                      "pick_device in_threads ImpossibleLabels draw_folds "
+                      "classifier_column classifier_probs one_vs_rest_names "
                       "autocast naming_target atomic_write atomic_folder unchecked_log_probs",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
