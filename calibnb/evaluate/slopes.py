@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from ..core.text import html_table, text_table
-from .table import UNCALIBRATED, Evaluation
+from .choice import UNCALIBRATED
+from .table import Evaluation
 from ..metrics.corp import corp_decompositions
 from ..metrics.ood import auroc_of_scores
 from ..metrics.recalibration import NO_COEFFICIENT, calibration_indices, calibration_slope
