@@ -70,5 +70,6 @@ def slope_section(slopes:Slopes)->str:
     return ('<h2>Slope and distances</h2><p>Slope 1 and intercept 0 are right; a slope below 1 says that probabilities '
             'are too extreme. ICI, E50 and E90: mean, median and 90 % quantile of the distance between a probability '
             'and a smooth calibration curve (a restricted cubic spline on the log-odds). MCB: miscalibration, DSC: '
-            'discrimination, UNC: uncertainty, by isotonic regression. AUROC: how well the probability ranks; ties that a step map makes lower it.</p>'
+            'discrimination, UNC: uncertainty, by isotonic regression. AUROC: how well the probability ranks; ties '
+            'that a step map makes lower it.</p>'
             f'<div class="wide">{html_table(slopes.columns())}</div>')
