@@ -135,7 +135,7 @@ def _paragraphs(answer, options, width=None)->list[tuple[str, str]]:
     named = numbers(found)
     size = max(map(len, named))
     facts = '\n'.join(f'  {name.ljust(size)}  {value}' for name, value in named.items())
-    if options.wide: table = found.text().split('\n\n')[0] + '\n\n' + wrapped(found.caption())
+    if options.wide: table = found.table_text() + '\n\n' + wrapped(found.caption())
     else: table = ShortTable.of(found, width or 80).text()
     notes = '\n'.join(wrapped(f'- {note}', '  ') for note in remarks(found))
     checks = '\n'.join(wrapped('  '*(i > 0) + line, '    ') for i, line in enumerate(check_lines(found)))
@@ -155,10 +155,9 @@ def _slice_parts(slices, wide, width, wrapped):
 
 def _command_to_apply(answer, options)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
-    from calibnb.evaluate.table import UNCALIBRATED, label_order_warning
     found, decisions, columns = answer.found, answer.decisions, options.columns
     if not options.to or found.recommended not in found.fitted: return ''
-    if label_order_warning(found.scored[UNCALIBRATED]): return ''  # the labels come first
+    if found.diagnosis.label_order: return ''  # the labels come first
     if decisions and decisions.saved and decisions.saved['interval'][1] < 0: return ''  # it makes decisions dearer
     if options.kind == 'confidence': flags = ['--confidence', *columns.scores]
     else:

@@ -11,8 +11,10 @@ from .groups import Slices as Slices
 from .groups import Slice as Slice
 from .compare import compare_models as compare_models
 from .compare import ModelComparison as ModelComparison
-from .table import UNCALIBRATED as UNCALIBRATED
-from .table import SAME_NLL as SAME_NLL
+from .diagnosis import Diagnosis as Diagnosis
+from .choice import UNCALIBRATED as UNCALIBRATED
+from .choice import SAME_NLL as SAME_NLL
+from .choice import Choice as Choice
 from .table import Evaluation as Evaluation
 from .costs import Decisions as Decisions
 from .checks import CHECKS as CHECKS

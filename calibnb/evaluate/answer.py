@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from ..core.text import fitting, text_table
 from .checks import positive_bins
 from .measures import ece_interval
-from calibnb.evaluate.table import (
-    IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, biases, changes, dominated_by_few_samples,
-    label_order_warning, measure_name, name_with_temperature, nll_words, residual_miscalibration, uncapitalised,
-    shows_no_error
+from .choice import UNCALIBRATED
+from .table import STATUSES, Evaluation
+from calibnb.evaluate.words import (
+    IN_ADVICE, changes_sentence, labels_sentence, nll_words, passed_over_sentence, remedy_clause, residual_sentences,
+    rests_on_sentence, row_name, state_clause
 )
 from ..metrics.bins import table_norm
 from ..metrics.measure import FORMATS
@@ -22,40 +23,9 @@ from ..metrics.measure import FORMATS
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
     "Return one sentence: whether the model is calibrated, and what the recommended calibrator changes."
-    given = found.scored[UNCALIBRATED]
-    if warning := label_order_warning(given): return warning.sentence()
-    significant = found.miscalibration_p < .05
-    return f'{_state(found, given, significant)}; {_remedy(found, significant)}.'
-
-def _state(found, given, significant):
-    "Return the first half of the verdict: whether the uncalibrated model is calibrated."
-    if not significant: return 'No miscalibration is seen beyond chance'
-    ece = found.rows[UNCALIBRATED]['ece']
-    sentences = [bias.sentence() for bias in biases(given)]
-    if not sentences: return f'The ECE of {_percent(ece.value)} is more than chance'
-    return ' and '.join([sentences[0], *map(uncapitalised, sentences[1:])])
-
-def _remedy(found, significant):
-    "Return the second half of the verdict: what the recommended calibrator changes."
-    row = found.recommended
-    if not found.fitted: return 'no calibrator was fitted'
-    if found.has_few_samples: return f'{found.n} samples are too few to choose a calibrator'
-    if row == UNCALIBRATED and row not in found.best['nll']: return 'no calibrator could be fitted reliably'
-    if row == UNCALIBRATED: return f'no calibrator lowers the NLL significantly and by more than {found.tie:g} nats'
-    start = f'{name_with_temperature(row, found.fitted[row])} lowers the NLL'
-    nll, calibrated = (found.rows[name]['nll'].value for name in (UNCALIBRATED, row))
-    if nll is None: return f'{start} from ∞ to {nll_words(found.rows[row]["nll"])}'
-    if calibrated is not None and calibrated >= nll:  # chosen for its ECE, at nearly the same NLL
-        change = f'raises the NLL by only {calibrated - nll:.4f}' if calibrated - nll >= 5e-5 else 'keeps the NLL'
-        start = f'{name_with_temperature(row, found.fitted[row])} {change}'
-    elif not significant: return f'{start} a little'
-    before, after = (found.rows[name]['ece'] for name in (UNCALIBRATED, row))
-    if shows_no_error(row, after): return f'{start}, and what remains of the ECE could be chance'
-    change = 'lowers' if after.value < before.value else 'does not lower'
-    verb = 'and' if after.value < before.value else 'but'
-    left = f'the remaining {_percent(after.value)}'
-    if not after.interval[0]: return f'{start}, {verb} {change} the ECE; {left} may be chance'
-    return f'{start}, {verb} {change} the ECE, which stays above chance at {_percent(after.value)}'
+    diagnosis = found.diagnosis
+    if diagnosis.label_order: return labels_sentence(diagnosis.label_order)
+    return f'{state_clause(diagnosis)}; {remedy_clause(found.choice, diagnosis.is_miscalibrated)}.'
 
 def _percent(value): return FORMATS['ece'].percent(value)
 
@@ -67,7 +37,7 @@ def numbers(found:Evaluation)->dict[str, str]:
     first, row = found.rows[UNCALIBRATED], found.recommended
     ece, label = first['ece'], first.get('top_label_ece')
     nll = nll_words(found.rows[UNCALIBRATED]['nll'])
-    if row != UNCALIBRATED: nll += f' → {nll_words(found.rows[row]["nll"])} after {measure_name(row)}'
+    if row != UNCALIBRATED: nll += f' → {nll_words(found.rows[row]["nll"])} after {row_name(row)}'
     of = ' of P(y = 1)' if label else ''
     named = {f'ECE{of}': f'{_percent(ece.value)}   95 % interval {_range(ece)}'}
     if label: named['top-label ECE'] = f'{_percent(label.value)}   95 % interval {_range(label)}'
@@ -87,9 +57,9 @@ def _range(m): return FORMATS['ece'].range(m.interval)
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #d64f6fa5
 def remarks(found:Evaluation)->list[str]:
     "Return sentences on the choice and the effect of the calibrator, then the notes of the evaluation."
-    row = found.recommended
-    sentences = [*_passed_over(found, row), *changes(found, row), *dominated_by_few_samples(found, row)]
-    if found.fitted: sentences += [' '.join(residual_miscalibration(found, row))]
+    choice = found.choice
+    sentences = [passed_over_sentence(choice), changes_sentence(choice), rests_on_sentence(choice),
+                 ' '.join(residual_sentences(choice))]
     return [*filter(None, sentences), *found.notes]
 
 def check_lines(found:Evaluation)->list[str]:
@@ -112,23 +82,6 @@ def _counted(n, status):
 def _issue_line(c):
     start = f'{c.code} {c.title}' + ' (tip)'*(c.status == 'tip')
     return start if c.code.startswith(IN_ADVICE) else f'{start}: {c.text} {c.advice}'
-
-def _passed_over(found, row):
-    "Return [sentence] that says why the row with the lowest NLL is not recommended; [] if no row has a lower NLL."
-    nll = {name: measures['nll'].value for name, measures in found.rows.items()}
-    lowest = min((name for name, value in nll.items() if value is not None), key=nll.get, default=row)
-    if found.has_few_samples or lowest == row or nll[row] is None or nll[row] - nll[lowest] < 5e-5: return []
-    verb = 'have' if lowest == UNCALIBRATED else 'has'  # uncalibrated probabilities have
-    start = f'{measure_name(lowest)[0].upper()}{measure_name(lowest)[1:]} {verb} the lowest NLL, {nll[lowest]:.4f}'
-    if lowest in found.doubtful: return [f'{start}, but its fit gave a warning.']
-    if row == UNCALIBRATED: return [f'{start}; the difference is chance, or at most {found.tie:g} nats.']
-    if nll[row] - nll[lowest] > found.tie:
-        return [f'{start}, but {measure_name(row)} has a lower ECE at nearly the same NLL.']
-    order = list(found.rows)
-    if order.index(row) < order.index(lowest):
-        return [f'{start}; this is a tie (at most {found.tie:g} nats), and {measure_name(row)} is simpler.']
-    return [f'{start}; this is a tie (at most {found.tie:g} nats), and chance explains the ECE of '
-            f'{measure_name(row)} better.']
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #1de0ad18
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from ..posthoc.own import is_builtin
 from ..posthoc.problems import problem_of
 from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
-from .table import COLUMNS, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
+from .choice import SAME_NLL, UNCALIBRATED, shows_no_error
+from .table import COLUMNS, Evaluation
 from .ranking import as_good_as_best, check_tie
 from .checks import run_checks
 
@@ -234,7 +235,7 @@ def evaluate(
     draws:int=50,               # number of simulated label sets for the noise floors
     seed:int=0,                 # seed of the folds, resamples and simulated labels
     metrics=(),                 # names of registered metrics, one column each
-    tie:float=SAME_NLL,         # NLLs that differ by at most this many nats are tied, see `05_table`
+    tie:float=SAME_NLL,         # NLLs that differ by at most this many nats are tied, see `05_choice`
     progress:bool=False,        # show a progress bar
 )->Evaluation:
     """Measure predictions before and after each calibrator, with intervals and noise floors; recommend a calibrator.

@@ -19,11 +19,12 @@ from ..core.classes import quote_names
 from ..core.folds import row_hashes
 from ..core.predictions import impossible_labels_text, Predictions
 from ..metrics.bins import width_bins
-from .measures import Scored, ece_text
 from ..metrics.intervals import calibration_in_the_large_p
-from calibnb.evaluate.table import (
-    UNCALIBRATED, Evaluation, Outcome, biases, ece_words, label_order_warning
-)
+from .choice import UNCALIBRATED
+from .diagnosis import permuted_labels
+from .measures import Scored, ece_text
+from .table import Evaluation, Outcome
+from .words import bias_clause, capitalised, ece_words, labels_sentence
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #f7d1af55
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def _check(code, title, meaning, decided, advice):
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #e5fc0fee
 def _biased(found, of, sign=None):
     "Return an issue if the probability `of` has a significant bias, with this sign if one is given; else passed."
-    if found.miscalibration_p >= .05: return _PASSED
-    for bias in biases(found.scored[UNCALIBRATED]):
-        if bias.of == of and (sign is None or sign*bias.value > 0): return 'issue', f'{bias.sentence()}.'
+    for bias in found.diagnosis.biases:
+        if bias.of == of and (sign is None or sign*bias.value > 0):
+            return 'issue', f'{capitalised(bias_clause(bias))}.'
     return _PASSED
 
 _Z_TEST = ('CNB004 is an issue, and a z test rejects the hypothesis '
@@ -76,10 +77,10 @@ def _overconfident(found, preds, val): return _biased(found, 'label', 1)
         'Two classes: the AUROC is below one half by four standard errors.',
         'Compare the order of the columns with the class ids, e.g. `model.classes_`; calibrate after that.')
 def _permuted(found, preds, val):
-    warning = label_order_warning(found.scored[UNCALIBRATED])
-    if warning: return 'issue', warning.sentence()
-    warning = val and label_order_warning(Scored.of(val))
-    return ('issue', f'In the validation samples: {warning.sentence()}') if warning else _PASSED
+    order = found.diagnosis.label_order
+    if order: return 'issue', labels_sentence(order)
+    order = val and permuted_labels(Scored.of(val))
+    return ('issue', f'In the validation samples: {labels_sentence(order)}') if order else _PASSED
 
 @_check('CNB003', 'underconfident',
         'The mean confidence is below the accuracy: the model is correct more often than it claims.',
@@ -95,8 +96,8 @@ def _underconfident(found, preds, val): return _biased(found, 'label', -1)
         'Apply the recommended calibrator; the reliability diagram shows where probabilities and frequencies differ.')
 def _miscalibrated(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
-    of, p = found.miscalibration_test
-    if p >= .05: return _PASSED
+    if not found.diagnosis.is_miscalibrated: return _PASSED
+    of, p = found.diagnosis.tested
     if of == 'ECE': return 'issue', f'The ECE is {ece_words(ece)}; {p_text(p)}.'
     means = {'label': 'mean confidence differs from the accuracy',
              'P(y = 1)': 'mean P(y = 1) differs from the share of y = 1'}
@@ -257,7 +258,7 @@ _DETECTABLE = .05  # an ECE of this size should be detectable
         'Label more samples, or report the interval with the ECE.')
 def _too_few_samples(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
-    if found.miscalibration_p < .05: return _NOT_APPLICABLE
+    if found.diagnosis.is_miscalibrated: return _NOT_APPLICABLE
     high = ece.interval[1]
     if high <= _DETECTABLE: return _PASSED
     enough = round_up(ece.n*(high/_DETECTABLE)**2)

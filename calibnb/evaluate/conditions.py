@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 from ..core.atomic import atomic_write
 from .checks import check_codes, outcome_after, round_up
-from .table import UNCALIBRATED, Evaluation
+from .choice import UNCALIBRATED
+from .table import Evaluation
 from ..metrics.measure import FORMATS
 
 # %% ../../nbs/40_evaluate/06b_conditions.ipynb #7e450c01

@@ -19,7 +19,8 @@ from calibnb.metrics.decisions import (
 )
 from ..metrics.intervals import Resamples
 from ..metrics.rare import mean_intervals
-from .table import UNCALIBRATED, Evaluation
+from .choice import UNCALIBRATED
+from .table import Evaluation
 
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
 CHOSEN_THRESHOLDS = .05, .1, .2, .3, .5, .7, .9  # rows of the table, besides the threshold of the costs

@@ -274,6 +274,8 @@ def _slice(name, conf, hit, n_bins, draws, seed):
                 bias_interval=bias_interval(conf, hit), ece=ece, p_calibrated=p)
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #1e51ede7
+_EXCESS = 'excess: bias beyond the bias of all samples at equal confidence'
+
 @dataclass(frozen=True, eq=False)
 class Slices:
     "The result of `slices`: the whole set and its slices, sorted by how much a slice differs from the whole."
@@ -317,7 +319,7 @@ class Slices:
     def caption(self)->str:
         "Explain the columns of the table."
         quantity = 'P(y = 1) minus frequency of y = 1' if self.binary else 'confidence minus accuracy'
-        return (f'bias: {quantity}, in points. excess: bias beyond the bias of all samples at equal confidence. '
+        return (f'bias: {quantity}, in points. {_EXCESS}. '
                 'by chance: mean ECE of a calibrated model. '
                 'p: test of no difference from the whole, by permutations of the maximum '
                 f'over {counted(len(self.slices), "slice")} ({self.permutations:,} permutations). A slice has at '
@@ -345,8 +347,9 @@ class Slices:
     )->str:
         "Return the table as lines of text; an arrow marks the slices that differ beyond chance."
         marks = [1 + i for i, s in enumerate(self.slices) if s.p_max < ALPHA]
-        more = len(self.slices) - most
-        return text_table(fitting(self.columns(most), width), marks) + (f'\n  ... and {more} more' if more > 0 else '')
+        more, columns = len(self.slices) - most, fitting(self.columns(most), width)
+        lines = [f'  ... and {more} more']*(more > 0) + [f'  {_EXCESS}']*('excess' in columns)
+        return '\n'.join([text_table(columns, marks), *lines])
 
     def short(self,
         width:int|None=None, # characters of a line

@@ -19,10 +19,9 @@ from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .slopes import Slopes, slope_section
 from .answer import check_lines, remarks, verdict
-from calibnb.evaluate.table import (
-    STATUSES, UNCALIBRATED, Evaluation, heading_of, label_order_warning, measure_name, name_with_temperature,
-    nll_words, noun
-)
+from .choice import UNCALIBRATED
+from .table import STATUSES, Evaluation, heading_of
+from .words import capitalised, chosen_name, judged_noun, nll_words, none_clause, row_name
 from ..metrics.bins import bin_ids
 from ..metrics.corp import corp_curve
 from ..metrics.intervals import proportion_interval
@@ -89,11 +88,11 @@ def _tiles(found, command):
     given = found.scored[UNCALIBRATED]
     outcome = 'outcome' if given.stated else 'label'
     compared = 'P(y = 1) and the frequency of y = 1' if given.binary and not given.stated else 'confidence and accuracy'
-    if label_order_warning(given): use = 'check the order of the labels'
-    elif row in found.fitted: use = name_with_temperature(row, found.fitted[row])
-    elif not found.fitted: use = 'no calibrator was fitted'
-    elif row not in found.best['nll']: use = 'no calibrator could be fitted reliably'
-    else: use = f'leave the {noun(found)} as they are'
+    choice = found.choice
+    if found.diagnosis.label_order: use = 'check the order of the labels'
+    elif not choice.why_none: use = chosen_name(choice)
+    elif choice.why_none in ('none fitted', 'none reliable'): use = none_clause(choice)
+    else: use = f'leave the {judged_noun(choice)} as they are'
     return [
         ('ECE', shown.percent(ece.value),
          f'95 % interval {shown.range(ece.interval)}; after: {shown.percent(after["ece"].value)}',
@@ -105,7 +104,7 @@ def _tiles(found, command):
         ('NLL', nll_words(after['nll'] if nll is None else before['nll']), _nll_change(before, after, row),
          f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and '
          'calibrated probabilities, so calibrators are compared by their NLL.'),
-        ('what to do', use[0].upper() + use[1:], command, 'Chosen by the NLL on samples that were not used to fit the '
+        ('what to do', capitalised(use), command, 'Chosen by the NLL on samples that were not used to fit the '
          f'calibrator. Among rows within {found.tie:g} nats of the lowest NLL, the simplest row whose ECE could be '
          f'chance is chosen; if there is none, the row with the lowest ECE within {3*found.tie:g} nats.'),
     ]
@@ -162,7 +161,7 @@ def _meanings(found):
     items = [(heading_of(name), _MEANINGS[name].format(*words))
              for name in found.rows[UNCALIBRATED] if name in _MEANINGS]
     items += [('by chance', 'what a calibrated model would show on average'),
-              *((row, words) for row in found.rows if (words := measure_name(row)) != row)]
+              *((row, words) for row in found.rows if (words := row_name(row)) != row)]
     listed = ''.join(f'<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>' for name, text in items)
     return f'<details class="meanings"><summary>what the columns and rows mean</summary><dl>{listed}</dl></details>'
 
@@ -218,7 +217,7 @@ def write_page(
         question=_BINARY_QUESTION if given.binary else _QUESTION,
         title=html_text(title), sizes=f'{n:,} samples, {given.form}',
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
-        how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found), meanings=_meanings(found),
+        how=html_text(capitalised(found.how)), table=_table(found), meanings=_meanings(found),
         decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',
         slopes=slope_section(slopes) if slopes else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),

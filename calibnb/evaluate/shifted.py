@@ -16,7 +16,8 @@ from ..metrics.measure import FORMATS
 from ..metrics.paired import mean_difference
 from ..posthoc import Composed
 from .measures import Scored
-from .table import UNCALIBRATED, Evaluation
+from .choice import UNCALIBRATED
+from .table import Evaluation
 from .audit import CrossFits, warning_texts
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #1b4233e6

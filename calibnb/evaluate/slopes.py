@@ -10,12 +10,15 @@ import math
 from dataclasses import dataclass
 
 from ..core.text import html_table, text_table
-from .table import UNCALIBRATED, Evaluation
+from .choice import UNCALIBRATED
+from .table import Evaluation
 from ..metrics.corp import corp_decompositions
 from ..metrics.ood import auroc_of_scores
 from ..metrics.recalibration import NO_COEFFICIENT, calibration_indices, calibration_slope
 
 # %% ../../nbs/40_evaluate/06d_slopes.ipynb #2568f94c
+_SMOOTHER = 'distances to a smooth curve, a restricted cubic spline on the log-odds'
+
 @dataclass(frozen=True)
 class Slopes:
     "Logistic recalibration, distances and parts of scores, for the uncalibrated row and the recommended row."
@@ -48,7 +51,7 @@ class Slopes:
 
     def text(self)->str:
         "Return one line for each measure, with a column before and a column after calibration."
-        return text_table(self.columns(), left=self.of_row)
+        return f'{text_table(self.columns(), left=self.of_row)}\n  ICI, E50, E90: {_SMOOTHER}'
 
     def record(self)->dict:
         "Return all numbers as a dictionary for JSON; an infinite number becomes None."
@@ -66,6 +69,7 @@ def slope_section(slopes:Slopes)->str:
     "Return the section of the report as HTML."
     return ('<h2>Slope and distances</h2><p>Slope 1 and intercept 0 are right; a slope below 1 says that probabilities '
             'are too extreme. ICI, E50 and E90: mean, median and 90 % quantile of the distance between a probability '
-            'and a smooth calibration curve. MCB: miscalibration, DSC: discrimination, UNC: uncertainty, by isotonic '
-            'regression. AUROC: how well the probability ranks; ties that a step map makes lower it.</p>'
+            'and a smooth calibration curve (a restricted cubic spline on the log-odds). MCB: miscalibration, DSC: '
+            'discrimination, UNC: uncertainty, by isotonic regression. AUROC: how well the probability ranks; ties '
+            'that a step map makes lower it.</p>'
             f'<div class="wide">{html_table(slopes.columns())}</div>')

@@ -20,7 +20,7 @@ from calibnb.evaluate import (
     UNCALIBRATED, Evaluation, Resamples, Scored, check_sets, evaluate, measure_all, resampled_measures)
 from calibnb.evaluate.audit import CrossFits
 from calibnb.evaluate.ranking import as_good_as_best
-from calibnb.evaluate.table import miscalibration_test
+from calibnb.evaluate.diagnosis import miscalibration_test
 from calibnb.posthoc import CALIBRATORS, list_calibrators, make_calibrator
 
 def overconfident(N=1200, K=4, scale=2., seed=0):
@@ -400,11 +400,11 @@ def bent(N=4000, seed=0):
 def test_advice_says_what_is_left_and_what_mends_it():
     preds = bent(seed=1)
     alone = evaluate(preds, calibrators=["temperature"], n_boot=50, draws=20)
-    assert not alone.fits(alone.recommended)
+    assert not alone.choice.fits(alone.recommended)
     assert "The remaining ECE is" in alone.advice()
     assert alone.advice().endswith("No calibrator in the table removes this error.")
     priced = evaluate(preds, calibrators=["temperature", "temperature+isotonic"], n_boot=50, draws=20)
-    assert priced.fits(priced.recommended) and "The remaining ECE" not in priced.advice()
+    assert priced.choice.fits(priced.recommended) and "The remaining ECE" not in priced.advice()
     assert priced.recommended == "temperature+isotonic"
     assert "Use temperature scaling followed by isotonic regression: the NLL goes from" in priced.advice()
 
@@ -422,7 +422,8 @@ def test_few_samples_that_decide_are_told():
     best = dict.fromkeys(rows[UNCALIBRATED], ["platt"])
     platt = make_calibrator("platt").fit(torch.tensor([2., 1., -1., -2.]), torch.tensor([1, 0, 1, 0]))
     table = Evaluation("", rows, best, scored, {"platt": platt}, [], [])
-    assert table.deciding_samples("platt", UNCALIBRATED) == 3 and table.deciding_samples(UNCALIBRATED, "platt") is None
+    assert table.choice.deciding_samples("platt", UNCALIBRATED) == 3
+    assert table.choice.deciding_samples(UNCALIBRATED, "platt") is None
     told = "This choice rests on 3 samples: without them, the uncalibrated probabilities would have the lower NLL."
     assert told in table.advice()
 

@@ -114,3 +114,10 @@ def test_slices_of_all_columns_have_names_of_their_own():
 ])
 def test_a_note_calls_a_missing_value_missing(rare, least, said):
     assert Grouping.of("part", ["a"]*9 + rare, least).note == said
+
+
+def test_a_printed_excess_is_explained():
+    z, y, groups = drawn(2000)
+    found, told = slices(Predictions(z, y, groups=groups), ["site"]), "bias beyond the bias of all samples"
+    assert told in found.text() and told in found.caption()
+    assert "excess" not in found.text(40)  # too narrow for the column

@@ -34,8 +34,9 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "posthoc": "posthoc.newton posthoc.calibrator posthoc.scaling posthoc.linear posthoc.confidence_maps"
                " posthoc.composed posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
-    "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
-                " evaluate.costs evaluate.plan evaluate.checks evaluate.conditions",
+    "evaluate": "evaluate.floors evaluate.measures evaluate.diagnosis evaluate.choice evaluate.words evaluate.table"
+                " evaluate.ranking evaluate.audit evaluate.shifted evaluate.costs evaluate.plan evaluate.checks"
+                " evaluate.conditions",
     "compared": "evaluate.groups evaluate.compare",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
@@ -742,10 +743,13 @@ ELSEWHERE = {
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "IN_ADVICE Bias LabelOrder ece_interval binned changes COLUMNS heading_of "
-                         "ece_words label_order_warning measure_name name_with_temperature nll_words positive_bins "
-                         "probs_of residual_miscalibration uncapitalised biases "
-                         "dominated_by_few_samples noun doubts outcome_after "
+    "evaluate": {HELPERS: "ece_interval binned COLUMNS heading_of positive_bins probs_of doubts outcome_after "
+                          "Bias Diagnosis LabelOrder biases permuted_labels "
+                          "Choice PassedOver Residual RestsOn VISIBLE "
+                          "IN_ADVICE advice_sentences bias_clause capitalised changes_sentence chosen_name "
+                          "ece_sentence ece_words judged_noun labels_sentence miscalibration_sentence nll_words "
+                          "none_clause passed_over_sentence remedy_clause residual_sentences rests_on_sentence "
+                          "row_name state_clause use_sentence "
                           "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL LEAST_TO_CHOOSE DOUBT BinnedConfidences concatenate CrossFits warning_texts "
                           "check_tie CHOSEN_THRESHOLDS check_costs LabelsNeeded "
