@@ -34,6 +34,8 @@ def add_apply(commands):
                        '.parquet or .npy for a file that is read in pieces')
     apply.add_argument('--keep', action='extend', type=listed, default=[], metavar='NAMES', help='columns to copy '
                        'to the output file, .csv or .parquet, separated by commas, e.g. id')
+    apply.add_argument('--bounds', action='store_true', help='write columns `low` and `high`, the two probabilities of '
+                       'Venn-Abers prediction: of y = 1 or, with several classes, of the predicted class')
     _add_prevalence(apply)
     apply.add_argument('--threshold', type=float, metavar='T', help='predict y = 1 of a binary model if P(y = 1) is at '
                        'least T, e.g. the threshold that `audit --cost-fp --cost-fn` prints (default: .5)')
@@ -100,6 +102,10 @@ def _check_apply(args)->Path:
         raise ValueError(f'calibrator: {args.calibrator} does not exist; an audit writes none if it recommends none')
     if args.keep and out.suffix.lower() not in ('.csv', '.parquet'):
         raise ValueError(f'--keep: {out} has no columns, want --out FILE.csv or FILE.parquet')
+    if args.bounds and out.suffix.lower() not in ('.csv', '.parquet'):
+        raise ValueError(f'--bounds: {out} has no columns, want --out FILE.csv or FILE.parquet')
+    if args.bounds and (args.prevalence is not None or args.estimate_prevalence):
+        raise ValueError('--bounds: the bounds hold at the prevalence of the fit; leave out --prevalence or --bounds')
     if args.rows_in_memory is not None and args.rows_in_memory < 1:
         raise ValueError(f'--rows-in-memory: {args.rows_in_memory}, want a number of rows of at least 1')
     if not are_several_files(args.file): check_exists(args.file)
@@ -122,7 +128,8 @@ def _check_apply(args)->Path:
 def _check_no_columns(args):
     "Raise ValueError for a flag that names columns, because the file is read in pieces."
     flags = {'--confidence': args.confidence, '--target-col': args.target_col, '--prob-cols': args.prob_cols,
-             '--ignore-col': args.ignore_col, '--keep': args.keep, '--drop-missing': args.drop_missing}
+             '--ignore-col': args.ignore_col, '--keep': args.keep, '--drop-missing': args.drop_missing,
+             '--bounds': args.bounds}
     for flag in (flag for flag, given in flags.items() if given):
         raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, or give '
                          'one file and a larger --rows-in-memory')
@@ -147,6 +154,9 @@ def _read_calibrator(args):
     calibrator = Calibrator.load(args.calibrator)
     settle_kind(calibrator, args)
     inputs = calibrator.inputs_
+    if args.bounds and not hasattr(calibrator, 'bounds_of'):
+        raise ValueError(f'--bounds: {args.calibrator} holds {calibrator}, want Venn-Abers prediction; fit it with '
+                         '`calibnb audit FILE --calibrator venn_abers`')
     if inputs.multilabel and (args.estimate_prevalence or args.prevalence is not None):
         flag = '--estimate-prevalence' if args.estimate_prevalence else '--prevalence'
         raise ValueError(f'{flag}: {args.calibrator} is multilabel, want one label for each sample; '
@@ -195,16 +205,22 @@ def run_apply(args):
     if out.suffix.lower() == '.parquet': names = replace(names, exact=kept)
     with noting(): read = read_columns(*file, *how_read, names)
     probs, pred, prevalence = _calibrate(read, calibrator, args)
+    columns = read.kept | (_bounds(read, calibrator) if args.bounds else {})
     if args.confidence:
         written = f'{len(probs):,} calibrated confidences'
-        write_probs(out, probs, None, header=[args.confidence], kept=read.kept)
+        write_probs(out, probs, None, header=[args.confidence], kept=columns)
     else:
         written = f'{len(probs):,} x {probs.shape[1]} probabilities'
-        write_probs(out, probs, pred, read.target, read.header, read.words, read.kept)
+        write_probs(out, probs, pred, read.target, read.header, read.words, columns)
     print(f'{out}: {written} of {calibrator}{_fit_text(calibrator)}', *prevalence, sep='\n')
     if len(read.header) > 1 and not calibrator.class_names_ and (names := class_names(read.header)):
         print(f'{args.calibrator} does not name its classes, so the columns of {args.file} were not compared with them '
               f'and keep their order: {quote_names(names)}')
+
+def _bounds(read, calibrator):
+    "Return the columns `low` and `high`."
+    low, high = calibrator.bounds_of(calibrator.inputs_.in_columns(read.logits))
+    return dict(low=low.numpy(), high=high.numpy())
 
 def _calibrate(read, calibrator, args):
     "Return probabilities and predicted classes, in the order of the columns of the file, and lines on the prevalence."

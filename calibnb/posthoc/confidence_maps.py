@@ -11,6 +11,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..core.checks import masked_classes, masked_far_below, traced
 from ..core.options import pick
@@ -310,13 +311,17 @@ class VennAbers(ConfidenceMap, name='venn_abers'):
         [[0.6], [0.8]]
         """
         inputs = inputs_of(self)
-        if inputs.multilabel or self.mode == 'each':
+        return tuple(inputs.like(logits, bound) for bound in self.bounds_of(inputs.ready(logits)))
+
+    def bounds_of(self, z:Tensor)->tuple: # (N, K), or (N, 1) log-odds; returns float64 tensors
+        "Compute `bounds` of logits whose columns are those of the fit."
+        if self.mode == 'each' or self.columns_:
             raise ValueError("bounds: several probabilities for each sample, want one; fit with mode='top', and for a "
                              'multilabel problem a calibrator for each column')
-        z, m = inputs.ready(logits).double(), self.maps_[0]
+        z, m = z.double(), self.maps_[0]
         if self.n_classes_ == 1: score = self._binary_scores(class_logits(z))
         else:
             z = masked_far_below(z, masked_classes(z))
             score = self._scores(z, first_argmax(z))
         i = gap_index(m['scores'].to(score), score)
-        return tuple(inputs.like(logits, m[name].to(score)[i].abs()) for name in ('low', 'high'))  # no -0.
+        return tuple(m[name].to(score)[i].abs() for name in ('low', 'high'))  # abs: no -0.
