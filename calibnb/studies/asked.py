@@ -11,7 +11,7 @@ import numpy as np
 from .claims import asked_text, claim_of_paper, find_claim, is_claim
 from .verdicts import Claim, Pairs, calibration_difference
 
-# %% ../../nbs/72_studies/05a_asked.ipynb #a3c25aea
+# %% ../../nbs/72_studies/05a_asked.ipynb #ac2ecd6b
 _AFTER = {'_ts': ' + TS', '_ref': ' + TS', '_hb': ' + HB'}  # suffix of a measure -> the calibrator in words
 _TITLES = {'ece': 'ECE', 'ada_ece': 'adaptive ECE', 'classwise_ece': 'classwise ECE', 'mce': 'MCE', 'nll': 'NLL'}
 
@@ -21,7 +21,7 @@ def _title(measure):
     "Return a measure in words: 'ECE + TS' for ece_ts."
     suffix = _suffix(measure)
     root = measure.removesuffix(suffix)
-    return _TITLES.get(root, root.replace('_', ' ')) + _AFTER.get(suffix, '')
+    return f"{_TITLES.get(root, root.replace('_', ' '))}{_AFTER.get(suffix, '')}"
 
 def _listed(names): return [names] if isinstance(names, str) else list(dict.fromkeys(names))
 
@@ -29,11 +29,11 @@ class Asked:
     """The claims of a study; each call adds one claim, by its id in claims.csv or by a text of our own.
 
     >>> from calibnb.studies import Asked, decide
-    >>> ask = Asked({(m, s): dict(ece=ece + .001*s) for m, ece in dict(CE=.04, FL=.03).items() for s in range(5)})
+    >>> ask = Asked({(m, s): dict(ece=ece*(1 + .1*s)) for m, ece in dict(CE=.04, FL=.03).items() for s in range(5)})
     >>> ask.lower('mukhoti-25', 'FL', 'CE')
     >>> finding, = decide(ask.claims)
     >>> finding.verdict, finding.claim, finding.ours
-    ('holds', 'FL-3 has a lower ECE than CE', 'FL 3.20 ± 0.16, CE 4.20 ± 0.16')
+    ('holds', 'FL-3 has a lower ECE than CE', 'FL 3.60 ± 0.47, CE 4.80 ± 0.63')
     """
     def __init__(self,
         measured=(),    # Pairs, or (method, seed) -> measure -> number, or (1 + B,) with resamples of the test samples

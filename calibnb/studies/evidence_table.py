@@ -6,7 +6,7 @@
 __all__ = ['FAMILIES', 'MAIN_LOSSES', 'FURTHER', 'TREES', 'DIGITS', 'SUMMARY_KEYS', 'meta_of', 'papers_of', 'distances',
            'measures_against_truth', 'EvidenceRuns', 'made_up_table']
 
-# %% ../../nbs/72_studies/11_evidence_table.ipynb #53dc8c0c
+# %% ../../nbs/72_studies/11_evidence_table.ipynb #6f8e8ff6
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,6 @@ import torch
 from ..core.predictions import Predictions
 from ..data import true_posterior
 from ..evaluate.measures import Resamples, Scored, resampled_measures
-from ..files.tables import read_predictions
 from ..metrics import resampled_truth_error
 from ..posthoc import make_calibrator
 from ..runs.folder import find_runs
@@ -69,7 +68,7 @@ def measures_against_truth(scored, resamples, posterior)->dict:
     found = resampled_measures(scored, resamples, posterior) | distances(scored.conf, truth, resamples)
     return found | dict(truth_ece=resamples.ece(scored.conf, truth))
 
-# %% ../../nbs/72_studies/11_evidence_table.ipynb #61bc74c2
+# %% ../../nbs/72_studies/11_evidence_table.ipynb #a8a13331
 SUMMARY_KEYS = 'loss', 'option', 'coefficient', 'learned', 'seed', 'seconds', 'device', 'calibrator', 'T'
 def _summary_of(about): return {k: about[k] for k in SUMMARY_KEYS if k in about}
 
@@ -81,6 +80,7 @@ class EvidenceRuns:
     network:str = 'small_resnet'             # network of these runs
     machine:str = ''                         # the machine of the runs, in words
     shifted:str = ''                         # folder of RUN/KIND-SEVERITY.npz, predictions on corrupted images
+    read:object = None                       # function that reads these files: path -> Predictions
     after:str = 'refinement'                 # criterion that chooses coefficients for measures after calibration
     earlier:StudyTable = field(default_factory=StudyTable) # table that the runs are added to
 
@@ -134,7 +134,7 @@ class EvidenceRuns:
             fitted = make_calibrator('temperature').fit(val.logits, val.target)
             sets = {0: [test]}
             for path in files:
-                sets.setdefault(int(path.stem.rpartition('-')[2]), []).append(read_predictions(path, 'logits'))
+                sets.setdefault(int(path.stem.rpartition('-')[2]), []).append(self.read(path))
             for severity, of_severity in sorted(sets.items()):
                 for calibrator, name in (None, ''), (fitted, 'temperature'):
                     each = [resampled_measures(Scored.of(preds, calibrator), resamples) for preds in of_severity]
@@ -165,7 +165,7 @@ class EvidenceRuns:
         self.earlier.add(StudyTable(samples, votes, measures))
         return self.earlier
 
-# %% ../../nbs/72_studies/11_evidence_table.ipynb #a1f1cd0b
+# %% ../../nbs/72_studies/11_evidence_table.ipynb #4addf868
 def made_up_table(
     study:str='cifar10_cpu',
     seed:int=0,
@@ -179,12 +179,13 @@ def made_up_table(
     ['cifar10_cpu', 'cifar10_cpu_meta', 'cifar10_papers', 'sst_cpu']
     """
     draw = torch.Generator().manual_seed(seed)
-    truth = (2*torch.randn(n, 10, generator=draw)).softmax(1)
+    truth = (2*torch.randn(n, 10, generator=draw, dtype=torch.float32, device='cpu')).softmax(1)
     votes = torch.stack([torch.bincount(torch.multinomial(p, 50, True, generator=draw), minlength=10) for p in truth])
     target = torch.multinomial(truth, 1, generator=draw)[:, 0]
     def row(loss, s, factor, calibrator='', **more):
         number = [*FAMILIES, loss].index(loss)
-        noise = torch.randn(n, 10, generator=torch.Generator().manual_seed(100*number + s))
+        draw = torch.Generator().manual_seed(100*number + s)
+        noise = torch.randn(n, 10, generator=draw, dtype=torch.float32, device='cpu')
         logits = truth.log() + (.7 + .01*number)*noise
         T, fades = factor if calibrator else 1., {'FL': 0.}.get(FAMILIES.get(loss), .01)
         course = {} if calibrator else dict(test_nll=[1.2 - .1*min(e, 4) + fades*max(0, e - 4) for e in range(10)])
