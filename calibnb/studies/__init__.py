@@ -16,5 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     ],
     'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'needs'],
     'claims': ['claim_of_paper', 'paper_claims'],
+    'asked': ['Asked'],
+    'differences': ['surely_opposite'],
     'paper_tables': ['MethodTable', 'method_tables', 'write_method_tables'],
 })

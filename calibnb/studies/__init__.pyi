@@ -18,6 +18,8 @@ from .verdicts import spread as spread
 from .verdicts import needs as needs
 from .claims import claim_of_paper as claim_of_paper
 from .claims import paper_claims as paper_claims
+from .asked import Asked as Asked
+from .differences import surely_opposite as surely_opposite
 from .paper_tables import MethodTable as MethodTable
 from .paper_tables import method_tables as method_tables
 from .paper_tables import write_method_tables as write_method_tables

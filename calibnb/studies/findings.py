@@ -97,7 +97,7 @@ def verdicts_text(
 
     >>> from calibnb.studies import claim_of_paper, decide, verdicts_text
     >>> margins = dict([('wang-14', [.02, .01, .02, .03, .02]), ('wang-06', [.03, -.02, .01, .05, -.03])])
-    >>> verdicts_text(decide([claim_of_paper(id, '', margin, 'points') for id, margin in margins.items()]))
+    >>> verdicts_text(decide([claim_of_paper(id, margin, 'points') for id, margin in margins.items()]))
     'Of 2 claims of the paper, 1 holds and 1 is open.'
     """
     counts = Counter(f.verdict for f in findings if of or f.kind == 'paper')

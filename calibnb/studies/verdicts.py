@@ -51,10 +51,10 @@ class Claim:
     also: dict = field(default_factory=dict) # name -> (S,) margin by another measure; a note reports an opposite sign
     n_test: int|None = None  # number of test samples per seed
     floor: float|None = None # noise floor of the calibration error, as a fraction
-    id: str = ''     # id of the paper's claim in `nbs/claims.csv`, see `07a_claims`; '' if no paper makes the claim
+    id: str = ''     # id of the paper's claim in `nbs/claims.csv`, see `05_claims`; '' if no paper makes the claim
     data: str = ''   # data set on which the claim is tested; '': `data` of `decide`
     some: bool = False # True: the claim holds if any of its named margins does, and is never contradicted
-    cannot: str = '' # why this budget cannot test the claim, e.g. because a learned loss has hardly moved; '': it can
+    cannot: str = '' # why this budget cannot test the claim, which then needs no margin; '': it can
 
     def __post_init__(self):
         pick('kind', self.kind, KINDS)
@@ -62,7 +62,7 @@ class Claim:
         if (self.kind == 'paper') != bool(self.id) and self.kind != 'identity':
             wanted = "an id of nbs/claims.csv, or kind 'ours'" if self.kind == 'paper' else "no id, or kind 'paper'"
             raise ValueError(f'id: {self.id!r} for a claim of kind {self.kind!r}, want {wanted}; {self.text!r}')
-        if self.kind != 'identity' and not (self.smallest or 0) > 0:
+        if self.kind != 'identity' and not self.cannot and not (self.smallest or 0) > 0:
             raise ValueError(f'sesoi: {self.sesoi}, want the smallest effect of interest, above 0; {self.text!r}')
 
     @property
@@ -210,14 +210,6 @@ def _tested_finding(look, factor, verdict):
         alpha=look.alpha, note=_note(look, verdict), **known)
     return _finding(claim, verdict, effect)
 
-def _untested_finding(claim):
-    "Return the finding of a claim that this budget cannot test: the margin without a test, and the reason."
-    seeds = 1 if claim.by_sample else claim.seeds
-    value = float(min(rows[0].mean() for rows in claim.margins.values()))
-    effect = Effect(value=value if math.isfinite(value) else None, unit=claim.unit, sesoi=claim.smallest, seeds=seeds,
-                    n_test=claim.seeds if claim.by_sample else claim.n_test, note=claim.cannot)
-    return _finding(claim, CANNOT, effect)
-
 def _finding(claim, verdict, effect=None):
     return Finding(kind=claim.kind, id=claim.id, data=claim.data, claim=claim.text, decided_by=claim.decided_by,
                    paper=claim.source, ours=claim.ours, verdict=verdict, effect=effect)
@@ -246,7 +238,7 @@ def _decide(claims):
     families, found = {}, {}
     for claim in claims:
         if claim.kind == 'identity': found[id(claim)] = _finding(claim, _verdict_on_identity(claim))
-        elif claim.cannot: found[id(claim)] = _untested_finding(claim)
+        elif claim.cannot: found[id(claim)] = _finding(replace(claim, ours=claim.cannot), CANNOT)
         else: families.setdefault(_family(claim), []).append(claim)
     for family in families.values(): found |= _decide_family(family)
     return [found[id(claim)] for claim in claims]
@@ -417,7 +409,7 @@ class Pairs:
 
 # %% ../../nbs/72_studies/03_verdicts.ipynb #41fca1c3
 _ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE',
-           'true_ce': 'true calibration error'}
+           'true_ce': 'true calibration error', 'truth_ece': 'soft-label ECE'}
 
 def calibration_difference(
     pairs:Pairs,

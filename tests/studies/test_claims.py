@@ -137,6 +137,13 @@ def test_what_is_asked_agrees_with_what_the_paper_claims(id):
         assert disagreements(asked["claim"], ROWS[id]) == [], asked["claim"]
 
 
+def test_how_claims_are_asked_agrees_with_what_the_papers_claim():
+    "The column `asked`, from which studies take the text; a claim with the other direction is found."
+    asked = {key: row["asked"] for key, row in ROWS.items() if row["asked"]}
+    assert {key: found for key, text in asked.items() if (found := disagreements(text, ROWS[key]))} == {}
+    assert disagreements(asked["mukhoti-25"].replace("lower", "higher"), ROWS["mukhoti-25"]) == ["direction"]
+
+
 def test_what_is_asked_is_decided_in_the_gallery():
     "A claim that a study tests in its full setting alone has a reason why it cannot be tested here."
     asked = {key for key, row in ROWS.items() if row["studies"] and not row["cannot"]}

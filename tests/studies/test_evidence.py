@@ -14,6 +14,7 @@ from calibnb.metrics import truth_error
 from calibnb.runs import RunConfig, choose_coefficient, get_runs
 from calibnb.studies import OPEN
 from calibnb.studies.compact import Compact
+from calibnb.studies.evidence_table import FURTHER, EvidenceRuns
 from calibnb.studies.study_table import read_study_table
 from calibnb.train import Recipe
 
@@ -100,7 +101,7 @@ def test_three_seeds_decide_nothing_and_say_what_would(study):
 
 def test_what_has_no_runs_waits(study):
     waiting, = [row for row in claims(study) if "lower ECE than γ learned by CE" in row["claim"]]
-    assert waiting["verdict"] == "no seed has all of FLγ-CE, FLγ-SECE yet" and not waiting["D"]
+    assert waiting["verdict"] == "no seed has all of FLγ-SECE, FLγ-CE yet" and not waiting["D"]
 
 
 def test_every_claim_has_its_hours_and_machine(study):
@@ -122,13 +123,12 @@ def runs(root):
 
 
 @pytest.fixture(scope="module")
-def collecting(runs, root):
-    "The functions of the study that make a table of runs."
-    return run_here(STUDY, "", dict(quick=False, roots=[str(root)]), root/"collecting", until="made_up")
+def collecting(root):
+    return EvidenceRuns([str(root)])
 
 
 def test_known_truth_is_kept_of_what_each_seed_chose(collecting, runs):
-    rows = collecting["from_runs"]().measures["ambiguous_digits"]
+    rows = collecting.table().measures["ambiguous_digits"]
     before = {(about["loss"], about["seed"]): (about, found) for about, found in rows if not about["calibrator"]}
     assert set(before) == {(loss, s) for loss in ("ce", "focal") for s in (0, 1)} and len(rows) == 8
     for s in (0, 1):
@@ -145,10 +145,10 @@ def test_known_truth_is_kept_of_what_each_seed_chose(collecting, runs):
 
 
 def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecting, runs):
-    rows = [about for about, _ in collecting["of_images"](collecting["finished"]("ambiguous_digits"))]
+    rows = [about for about, _ in collecting.of_images(collecting.finished("ambiguous_digits"))]
     assert sum(not about["calibrator"] for about in rows) == len(runs)
     ways = {about["calibrator"] for about in rows if about["loss"] == "focal" and "calibration" in about["chosen_by"]}
-    assert ways == {"", "temperature", *collecting["further"]}
+    assert ways == {"", "temperature", *FURTHER}
 
 
 @pytest.fixture(scope="module")

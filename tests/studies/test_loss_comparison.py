@@ -150,7 +150,7 @@ def test_margins_are_of_the_trainings(root, study):
     parts = {}
     for network, hidden in NETWORKS.items():
         ce, l1 = of(root, "ce", hidden), chosen(root, hidden, "lp_norm", "alpha", (.01, .05))
-        for name, measure, sesoi in ("|logit|", size, .5), ("confidence", confidence, .5):
+        for name, measure, sesoi in ("logits", size, .5), ("confidence", confidence, .5):
             parts[f"{name}, {network}"] = np.mean([measure(a) - measure(b) for a, b in zip(ce, l1)])/sesoi
     both = finding(study, "L1 with a chosen coefficient has a smaller mean |logit|")
     assert both.id == "lossstudy-08" and both.effect.value == pytest.approx(parts[shown_rival(both)], rel=1e-4)
@@ -160,7 +160,7 @@ def test_l1_is_not_asked_of_the_network_that_the_study_excepts(study):
     lower = finding(study, "L1 with a chosen coefficient has a lower ECE")
     assert lower.id == "lossstudy-05" and "except ResNet18" in lower.paper
     code = "\n".join(c.source for c in nbformat.read(EXPERIMENTS/f"{STUDY}.ipynb", 4).cells if c.cell_type == "code")
-    assert "WITHOUT_L1 = {'ResNet-18'}" in code and "calibration_differences('CE', 'L1, chosen', WITHOUT_L1)" in code
+    assert "WITHOUT_L1 = {'ResNet-18'}" in code and "on_all('L1, chosen', 'CE', WITHOUT_L1)" in code
 
 
 UNKNOWN = """from dataclasses import replace

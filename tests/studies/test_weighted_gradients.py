@@ -157,7 +157,7 @@ def test_margins_are_of_the_trainings(root, study):
     assert both.id == "lin-20" and both.effect.value == pytest.approx(lower[shown_rival(both)])
     found = rows(study, "as_the_paper_measures")
     for when, column in ("before", "ECE %"), ("after", "ECE % + TS"):
-        lowest = finding(study, f"BSCE-GRA has the lowest ECE {when}")
+        lowest = finding(study, f"BSCE-GRA has the lowest ECE of the losses {when}")
         assert lowest.kind == "paper" and lowest.effect.n_test == 500
         theirs, ours = (float(found[m][column].split()[0])
                         for m in (shown_rival(lowest), "BSCE-GRA, cross-validated"))
@@ -224,7 +224,7 @@ def test_the_margin_of_the_gradient_norms_is_of_the_last_epoch(root, study):
 
 def test_what_the_paper_claims_and_what_it_does_not(study):
     assert finding(study, "the rank correlation of norm and Brier score is least with").id == "lin-18"
-    assert finding(study, "BSCE-GRA has the lowest ECE after").id == "lin-02"
+    assert finding(study, "BSCE-GRA has the lowest ECE of the losses after").id == "lin-02"
     chosen = finding(study, "with coefficients that each repetition has chosen BSCE-GRA has the lowest ECE after")
     assert chosen.kind == "ours"
     claims = [f for f in study.result.findings if f.kind == "paper"]
