@@ -57,7 +57,16 @@ def _name(measure): return FORMATS[measure].title
 # %% ../../nbs/40_evaluate/13_compare.ipynb #a42c1152
 @dataclass(frozen=True, eq=False)
 class ModelComparison:
-    "The result of `compare_models`."
+    """The result of `compare_models`.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import compare_models
+    >>> target = [0, 1]*200
+    >>> old, new = (Predictions([[s, 0.], [0., s]]*200, target) for s in (1., 2.))
+    >>> found = compare_models(old, new)
+    >>> round(found.differences['nll'].value, 3)  # negative: the new model is better
+    -0.186
+    """
     n: int                                    # number of samples
     differences: dict[str, PairedDifference]  # 'error', 'nll', 'brier', 'ece' -> difference, new minus old
     margins: dict[str, float]

@@ -23,7 +23,15 @@ _ROUNDING = 1e-6  # of confidences, in float32
 
 @dataclass(frozen=True)
 class ExpectedAccuracy:
-    "The accuracy to expect on samples without labels."
+    """The accuracy to expect on samples without labels.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import expected_accuracy
+    >>> labelled = Predictions.from_probs([.9]*100, [1]*90 + [0]*10)
+    >>> found = expected_accuracy([.9]*50, labelled)
+    >>> round(found.accuracy, 2), round(found.interval[0], 2)
+    (0.9, 0.8)
+    """
     accuracy: float              # expected share of correct predictions
     interval: tuple[float, float] # of the accuracy that the labels will show, if the samples are alike
     n: int                       # samples without labels

@@ -278,7 +278,15 @@ _EXCESS = 'excess: bias beyond the bias of all samples at equal confidence'
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    "The result of `slices`: the whole set and its slices, sorted by how much a slice differs from the whole."
+    """The result of `slices`: the whole set and its slices, sorted by how much a slice differs from the whole.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import slices
+    >>> preds = Predictions([[2., 0.]]*200, [0]*180 + [1]*20, groups=dict(site=['A']*100 + ['B']*100))
+    >>> found = slices(preds)
+    >>> [(part.name, part.n, round(part.bias, 2)) for part in found.slices]
+    [('site = A', 100, -0.12), ('site = B', 100, 0.08)]
+    """
     whole: Slice
     slices: list[Slice]
     binary: bool

@@ -86,7 +86,13 @@ def _search(missed):
 # %% ../../nbs/40_evaluate/14_plan.ipynb #13aa01c0
 @dataclass(frozen=True)
 class LabelsNeeded:
-    "The number of labels for an ECE interval of a given width, or to show that the ECE is below a bound."
+    """The number of labels for an ECE interval of a given width, or to show that the ECE is below a bound.
+
+    >>> from calibnb.evaluate import labels_needed
+    >>> plan = labels_needed([.9]*100, width=8)  # an interval of 8 percentage points
+    >>> plan.assumed['the model is calibrated']
+    155
+    """
     width:float|None  # wanted width of the 95 % interval, in percentage points
     below:float|None  # or the bound, in percent
     power:float       # share of the simulated audits that reach the goal

@@ -44,7 +44,17 @@ def _arrays(probs, target, sample_weight, ignore_index, validate):
 
 @dataclass(frozen=True, eq=False)
 class CorpCurve:
-    "A reliability curve by isotonic regression; `low` and `high` are the band of a calibrated model."
+    """A reliability curve by isotonic regression; `low` and `high` are the band of a calibrated model.
+
+    >>> import torch
+    >>> from calibnb.metrics import corp_curve
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> p = torch.rand(1000, generator=draw)
+    >>> y = torch.rand(1000, generator=draw) < p
+    >>> curve = corp_curve(p, y)
+    >>> bool((curve.low <= curve.high).all())
+    True
+    """
     at:Tensor    # (M,) float64 distinct probabilities
     value:Tensor # (M,) frequency of y = 1
     count:Tensor # (M,) samples, or their weight
@@ -86,7 +96,13 @@ def _band(points, draws, level, seed):
 
 # %% ../../nbs/10_metrics/06h_corp.ipynb #8afb9cb2
 class Decomposition(NamedTuple):
-    "score = miscalibration - discrimination + uncertainty, each at least 0."
+    """score = miscalibration - discrimination + uncertainty, each at least 0.
+
+    >>> from calibnb.metrics import corp_decomposition
+    >>> parts = corp_decomposition([.2, .2, .9, .9], [0, 0, 0, 1])
+    >>> [round(part, 4) for part in parts]
+    [0.225, 0.1, 0.0625, 0.1875]
+    """
     score: float
     miscalibration: float # what isotonic regression removes
     discrimination: float # what the order of the probabilities is worth

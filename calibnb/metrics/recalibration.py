@@ -56,7 +56,17 @@ class Coefficient(NamedTuple):
     high: float
 
 class Recalibration(NamedTuple):
-    "The coefficients of logistic recalibration; nan where the probabilities do not determine them."
+    """The coefficients of logistic recalibration; nan where the probabilities do not determine them.
+
+    >>> import torch
+    >>> from calibnb.metrics import calibration_slope
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> p = torch.rand(1000, generator=draw)
+    >>> y = torch.rand(1000, generator=draw) < p
+    >>> found = calibration_slope(p, y)
+    >>> found.slope.low < 1 < found.slope.high
+    True
+    """
     slope: Coefficient        # 1: right; below 1: probabilities are too extreme
     intercept: Coefficient    # 0: right, if the slope is 1
     in_the_large: Coefficient # intercept with the slope fixed at 1; above 0: probabilities are too low
@@ -132,7 +142,17 @@ def spline_inputs(x, knots):
 
 @dataclass(frozen=True, eq=False)
 class FlexibleCurve:
-    "Frequencies of y = 1 as a smooth function of the probability, with a pointwise band."
+    """Frequencies of y = 1 as a smooth function of the probability, with a pointwise band.
+
+    >>> import torch
+    >>> from calibnb.metrics import flexible_curve
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> p = torch.rand(1000, generator=draw)
+    >>> y = torch.rand(1000, generator=draw) < p
+    >>> curve = flexible_curve(p, y, at=[.5])
+    >>> bool((curve.low < .5) & (.5 < curve.high))
+    True
+    """
     at:Tensor    # (M,) float64 probabilities
     value:Tensor # (M,) frequencies
     low:Tensor   # (M,) lower ends of the band
@@ -176,7 +196,17 @@ def flexible_curve(
 
 # %% ../../nbs/10_metrics/06g_recalibration.ipynb #3f87555a
 class CalibrationIndices(NamedTuple):
-    "Statistics of the distances between the probabilities of the samples and the flexible curve."
+    """Statistics of the distances between the probabilities of the samples and the flexible curve.
+
+    >>> import torch
+    >>> from calibnb.metrics import calibration_indices
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> p = torch.rand(1000, generator=draw)
+    >>> y = torch.rand(1000, generator=draw) < p
+    >>> found = calibration_indices(p, y)
+    >>> found.ici < .05
+    True
+    """
     ici: float   # mean distance
     e50: float   # median
     e90: float   # 90 % quantile
