@@ -100,11 +100,12 @@ def verdicts_text(
     >>> verdicts_text(decide([claim_of_paper(id, margin, 'points') for id, margin in margins.items()]))
     'Of 2 claims of the paper, 1 holds and 1 is open.'
     """
-    counts = Counter(f.verdict for f in findings if of or f.kind == 'paper')
-    n = sum(counts.values())
+    asked = [f for f in findings if of or f.kind == 'paper']
+    counts, n = Counter(f.verdict for f in asked), len(asked)
+    several = len({f.id.partition('-')[0] for f in asked}) > 1  # the paper of wang-14 is wang
     if n < 2 and not of: return ''.join(f'The claim of the paper {VERDICT_WORDS[verdict][0]}.' for verdict in counts)
     parts = [f'{counts[v]} {words[counts[v] > 1]}' for v, words in VERDICT_WORDS.items() if counts[v]]
-    return f'Of {n} {of or "claims of the paper"}, {enumerated(parts)}.'
+    return f'Of {n} {of or "claims of the paper" + "s"*several}, {enumerated(parts)}.'
 
 def main_findings(findings:list)->list:
     """Return at most three findings, the most important ones first.
