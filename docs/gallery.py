@@ -15,7 +15,7 @@ from calibnb.notebooks.experiment import save_with_palette
 from calibnb.notebooks.pages import open_png, png_outputs
 from calibnb.studies.claims import MIXED, count_sentence, joint_verdict, paper_claims, read_verdicts
 from calibnb.studies.findings import (
-    CANNOT, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
+    CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
 )
 from calibnb.studies.papers import figure_index, full_text, panel_text, paper_numbers, paper_table, quick_text
 
@@ -203,7 +203,7 @@ def _sentences(text)->str: return ' '.join(map(_sentence, re.split(r'(?<![. ])\.
 
 
 _MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', CONTRADICTED_BUT_SMALL: '◦', EQUIVALENT: '=',
-            OPEN: '?', MIXED: '◐', WRONG: '×', CANNOT: '–'}
+            OPEN: '?', MIXED: '◐', WRONG: '×'}
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:

@@ -35,7 +35,7 @@ def add_apply(commands):
     apply.add_argument('--keep', action='extend', type=listed, default=[], metavar='NAMES', help='columns to copy '
                        'to the output file, .csv or .parquet, separated by commas, e.g. id')
     apply.add_argument('--bounds', action='store_true', help='write columns `low` and `high`, the two probabilities of '
-                       'Venn-Abers prediction: of y = 1 or, with several classes, of the predicted class')
+                       'Venn-Abers prediction: of class 1 or, with three or more classes, of the predicted class')
     _add_prevalence(apply)
     apply.add_argument('--threshold', type=float, metavar='T', help='predict y = 1 of a binary model if P(y = 1) is at '
                        'least T, e.g. the threshold that `audit --cost-fp --cost-fn` prints (default: .5)')
@@ -104,6 +104,8 @@ def _check_apply(args)->Path:
         raise ValueError(f'--keep: {out} has no columns, want --out FILE.csv or FILE.parquet')
     if args.bounds and out.suffix.lower() not in ('.csv', '.parquet'):
         raise ValueError(f'--bounds: {out} has no columns, want --out FILE.csv or FILE.parquet')
+    if args.bounds and (name := next((name for name in args.keep if name in _BOUNDS), '')):
+        raise ValueError(f'--keep: {name} is a column that --bounds writes; rename the column of the file')
     if args.bounds and (args.prevalence is not None or args.estimate_prevalence):
         raise ValueError('--bounds: the bounds hold at the prevalence of the fit; leave out --prevalence or --bounds')
     if args.rows_in_memory is not None and args.rows_in_memory < 1:
@@ -155,8 +157,9 @@ def _read_calibrator(args):
     settle_kind(calibrator, args)
     inputs = calibrator.inputs_
     if args.bounds and not hasattr(calibrator, 'bounds_of'):
-        raise ValueError(f'--bounds: {args.calibrator} holds {calibrator}, want Venn-Abers prediction; fit it with '
-                         '`calibnb audit FILE --calibrator venn_abers`')
+        raise ValueError(f'--bounds: {args.calibrator} holds {calibrator}, want Venn-Abers prediction; fit it in '
+                         'Python, VennAbers().fit(logits, target).save(FILE), or by `calibnb audit FILE --calibrator '
+                         'venn_abers`, which saves it if it helps')
     if inputs.multilabel and (args.estimate_prevalence or args.prevalence is not None):
         flag = '--estimate-prevalence' if args.estimate_prevalence else '--prevalence'
         raise ValueError(f'{flag}: {args.calibrator} is multilabel, want one label for each sample; '
@@ -217,8 +220,12 @@ def run_apply(args):
         print(f'{args.calibrator} does not name its classes, so the columns of {args.file} were not compared with them '
               f'and keep their order: {quote_names(names)}')
 
+_BOUNDS = 'low', 'high'  # columns that --bounds writes
+
 def _bounds(read, calibrator):
-    "Return the columns `low` and `high`."
+    "Return the columns `low` and `high`; raise ValueError if a class has such a name."
+    if name := next((name for name in read.header if name in _BOUNDS), ''):
+        raise ValueError(f'--bounds: writes a column {name}, which is also the name of a class; rename the class')
     low, high = calibrator.bounds_of(calibrator.inputs_.in_columns(read.logits))
     return dict(low=low.numpy(), high=high.numpy())
 

@@ -211,7 +211,8 @@ class Predictions:
         try:
             with safe_open(path, 'pt') as f: head, data = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
         except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
-        if head.get('format') != _FORMAT:
+        stored = set(data) in ({'logits', 'target'}, {'logits', 'target', 'given', 'eps'})
+        if not stored or head.get('format') != _FORMAT or not {'kind', 'classes'} <= set(head):
             raise ValueError(f'path: {path} holds {sorted(data)}, want a file that Predictions.save wrote')
         if 'eps' in data: data['eps'] = data['eps'].item()
         return cls(**data, classes=json.loads(head['classes']), kind=head['kind'])

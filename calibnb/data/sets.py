@@ -315,7 +315,7 @@ def register_data(
 
     >>> from calibnb.data import load_data, register_data
     >>> @register_data('digits_again')           # doctest: +SKIP
-    ... def digits_again(seed, val=.1): return load_data('digits', seed=seed, val=val)
+    ... def digits_again(seed, n_train=1000): return load_data('digits', seed=seed, n_train=n_train)
     >>> splits = load_data('digits_again')       # doctest: +SKIP
     """
     return registers(data_sets, name)

@@ -58,7 +58,7 @@ def register_metric(
     """Register a function (probs, target) -> number; raise ValueError if the name is taken.
 
     >>> from calibnb.metrics import register_metric
-    >>> @register_metric('median confidence')  # doctest: +SKIP
+    >>> @register_metric('median_confidence')  # doctest: +SKIP
     ... def median_confidence(probs, target): return probs.amax(1).median()
     """
     return registers(metrics, name)

@@ -163,10 +163,12 @@ def register_model(
 ):             # a decorator
     """Register a class or function (num_classes, in_shape, options); raise ValueError if calibnb has this name.
 
+    >>> import math
     >>> from torch import nn
     >>> from calibnb.models import make_model, register_model
     >>> @register_model('linear_only')           # doctest: +SKIP
-    ... def linear_only(num_classes, in_shape): return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+    ... def linear_only(num_classes, in_shape):
+    ...     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(in_shape), num_classes))
     >>> model = make_model('linear_only', 10, (1, 8, 8))  # doctest: +SKIP
     """
     return registers(models, name)

@@ -302,12 +302,13 @@ class VennAbers(ConfidenceMap, name='venn_abers'):
     def bounds(self,
         logits,  # as for `transform`
     )->tuple:    # low and high, (N,) each, like the logits
-        """Return p0 and p1 of each sample: between them lies the probability that y = 1 or, with several classes, that
-        the prediction is correct. They lie far apart where the fit had few samples.
+        """Return p0 and p1 of each sample; they lie far apart where the fit had few samples.
+
+        Between them lies the probability of class 1 or, with three or more classes, of the predicted class.
 
         >>> from calibnb.posthoc import VennAbers
-        >>> va = VennAbers().fit([[2., 0.]]*4, [0, 0, 0, 1])
-        >>> [bound.round(2).tolist() for bound in va.bounds([[2., 0.]])]
+        >>> va = VennAbers().fit([1., 1., 1., 1.], [1, 1, 1, 0])  # binary: three of four are positive
+        >>> [bound.round(2).tolist() for bound in va.bounds([1.])]
         [[0.6], [0.8]]
         """
         inputs = inputs_of(self)
@@ -319,9 +320,12 @@ class VennAbers(ConfidenceMap, name='venn_abers'):
             raise ValueError("bounds: several probabilities for each sample, want one; fit with mode='top', and for a "
                              'multilabel problem a calibrator for each column')
         z, m = z.double(), self.maps_[0]
-        if self.n_classes_ == 1: score = self._binary_scores(class_logits(z))
+        if self.n_classes_ == 1: score, top = self._binary_scores(class_logits(z)), None
         else:
             z = masked_far_below(z, masked_classes(z))
-            score = self._scores(z, first_argmax(z))
+            top = first_argmax(z)
+            score = self._scores(z, top)
         i = gap_index(m['scores'].to(score), score)
-        return tuple(m[name].to(score)[i].abs() for name in ('low', 'high'))  # abs: no -0.
+        low, high = (m[name].to(score)[i].abs() for name in ('low', 'high'))  # abs: no -0.
+        if self.n_classes_ != 2: return low, high
+        return torch.where(top == 1, low, 1 - high), torch.where(top == 1, high, 1 - low)  # of class 1

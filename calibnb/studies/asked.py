@@ -92,9 +92,10 @@ class Asked:
         **fields,
     ):
         "Add an identity: a statement that algebra or arithmetic decides."
-        fields = self.fields | fields | dict(margin=bool(fact), ours=ours)
-        self.claims.append(claim_of_paper(claim, text=text, kind='identity', **fields) if is_claim(claim) else
-                           Claim('identity', claim, source, **fields))
+        id, fields = claim if is_claim(claim) else '', self.fields | fields | dict(margin=bool(fact), ours=ours)
+        text = self.prefix + (text or (self._asked(id) if id else claim))
+        self.claims.append(claim_of_paper(id, text=text, kind='identity', **fields) if id else
+                           Claim('identity', text, source, **fields))
 
     def untested(self, *ids:str):
         "Add claims of papers that this budget cannot test, with the reason in claims.csv."

@@ -62,9 +62,12 @@ class Trainer:
         self.recorders, self.task, self.stepper, self.position = [], {}, None, None
 
     @property
-    def history(self)->History: return self.position.history if self.position else History()
+    def history(self)->History: return self._position().history
     @property
-    def best(self)->BestEpoch: return self.position.best
+    def best(self)->BestEpoch: return self._position().best
+    def _position(self):
+        if self.position is None: raise AttributeError('Trainer: nothing is trained yet, call fit first')
+        return self.position
 
     def fit(self,
         splits:Splits,        # the weights are trained on `train`; recorders may use the other splits
