@@ -10,7 +10,7 @@ from torch import nn
 from torchvision import models
 
 from calibnb import cli
-from calibnb.core import predictions
+from calibnb.core import probabilities
 from calibnb.models import make_model
 from calibnb.posthoc import (
     Calibrator, Dirichlet, Isotonic, Platt, TemperatureScaling, VectorScaling, confidence_maps, entropy_temperature,
@@ -52,7 +52,7 @@ def unseen(K, rows=1000):
 @pytest.fixture
 def traced(monkeypatch):
     "What is computed inside a trace, without a trace."
-    for room in score_maps, confidence_maps, entropy_temperature, predictions:
+    for room in score_maps, confidence_maps, entropy_temperature, probabilities:
         monkeypatch.setattr(room, "traced", lambda: True)
 
 
