@@ -127,9 +127,10 @@ class _Comparison:
         self.rows |= zip(fitted, in_threads(lambda name: self.measured(self.scored[name]), fitted))
 
 def warning_texts(caught, name):
-    "Return the distinct texts of the UserWarnings of a fit, without the name of the calibrator."
-    said = (str(w.message).removeprefix(f'{name}: ') for w in caught if issubclass(w.category, UserWarning))
-    return list(dict.fromkeys(said))
+    """Return the distinct texts of the UserWarnings of a fit, sorted, without the name of the calibrator.
+
+    Fits outside the folds share threads, and so warn in any order."""
+    return sorted({str(w.message).removeprefix(f'{name}: ') for w in caught if issubclass(w.category, UserWarning)})
 
 def doubts(caught):
     "Return True if a UserWarning of a fit is more than a `FitNote`, so that the calibrator should not be recommended."

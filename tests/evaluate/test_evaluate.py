@@ -2,6 +2,7 @@
 import io
 import math
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from calibnb.core.folds import random_order
 from calibnb.core.probabilities import class_probs
 from calibnb.evaluate import (
     UNCALIBRATED, Evaluation, Resamples, Scored, check_sets, evaluate, measure_all, resampled_measures)
-from calibnb.evaluate.audit import CrossFits
+from calibnb.evaluate.audit import CrossFits, warning_texts
 from calibnb.evaluate.ranking import as_good_as_best
 from calibnb.evaluate.diagnosis import miscalibration_test
 from calibnb.posthoc import CALIBRATORS, list_calibrators, make_calibrator
@@ -661,3 +662,8 @@ def test_measures_of_a_study_are_those_of_the_metrics():
         assert found[name][0] == pytest.approx(want.item(), rel=1e-9), name
     for name in "debiased_ece", "smooth_ece":
         assert found[name] == pytest.approx(getattr(metrics, name)(preds.probs, preds.target).item(), rel=2e-3), name
+
+
+def test_notes_of_a_fit_do_not_depend_on_the_order_of_its_threads():
+    caught = [SimpleNamespace(message=text, category=UserWarning) for text in ("temperature: b", "temperature: a")]
+    assert warning_texts(caught, "temperature") == warning_texts(caught[::-1], "temperature") == ["a", "b"]
