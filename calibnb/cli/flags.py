@@ -20,7 +20,7 @@ from pathlib import Path
 from ..core.imports import quick_imports
 from ..core.names import NAMES
 from ..core.options import pick
-from ..core.reading import are_several_files, file_format
+from ..core.reading import are_several_files, file_format, naming
 
 # %% ../../nbs/90_cli/01_flags.ipynb #54873c76
 def check_folder(flag, path, shown=None):
@@ -144,7 +144,8 @@ def kind_of(args, name='file')->str:
     path, names = getattr(args, name), column_names(args)
     attributes = _attributes(args)
     groups = dict(optional=attributes) if name == 'new' else dict(groups=attributes)
-    if why := why_probs(path, replace(names, **groups)):
+    with naming(path, name): why = why_probs(path, replace(names, **groups))
+    if why:
         print(f'{path}: {why}', file=sys.stderr)
         return 'probs'
     raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '

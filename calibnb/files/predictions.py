@@ -316,12 +316,17 @@ def why_probs(
     """Return the reason why the scores in a file are probabilities; '' if their numbers do not say so.
 
     They are rows of two or more numbers in [0, 1] that all sum to 1, or one column of numbers in [0, 1] beside labels 0
-    and 1. Raises ValueError for a file without samples, or without a column that is named."""
+    and 1. Raises ValueError for a file without samples, without a column that is named, or with columns of text beside
+    such numbers."""
     names = replace(names, kind='probs', rows=_TRIED)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         check_names(path, names)
         try: contents, scores, header = _read_scores(path, 'probs', names)
+        except NeedsOptions as e:  # columns of text: an error that names them, if the others are probabilities
+            ignored = e.options.get('ignored', ())
+            if ignored and why_probs(path, replace(names, ignored=(*names.ignored, *ignored))): raise
+            return ''
         except ValueError: return ''
     if scores.isnan().any() or not ((scores >= 0) & (scores <= 1)).all(): return ''
     if scores.ndim == 2 and scores.shape[1] > 1:
