@@ -116,6 +116,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.cli.flags.check_root': ('90_cli/flags.html#check_root', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags.check_stated': ('90_cli/flags.html#check_stated', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags.column_names': ('90_cli/flags.html#column_names', 'calibnb/cli/flags.py'),
+                                   'calibnb.cli.flags.discard_output': ('90_cli/flags.html#discard_output', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags.kind_given': ('90_cli/flags.html#kind_given', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags.kind_in': ('90_cli/flags.html#kind_in', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags.kind_of': ('90_cli/flags.html#kind_of', 'calibnb/cli/flags.py'),

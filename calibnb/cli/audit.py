@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .audit_options import AuditOptions
+from .flags import discard_output
 from .folder import audit_folder
 from .gate import condition_lines, exit_code_of
 from ..core.imports import quick_imports
@@ -177,6 +178,7 @@ def _print_answer(answer, options):
     from rich.console import Console
     from rich.text import Text
     console = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False)
+    console.on_broken_pipe = discard_output  # rich would exit, and no report be written
     width = console.width if console.is_terminal else None
     for text, style in _paragraphs(answer, options, width):
         shown = Text(text, '' if style == 'table' else style)
@@ -220,7 +222,9 @@ def run_audit(args):
     "Carry out `calibnb audit`; return its exit code, or None for 0."
     options = AuditOptions.of(args)
     answer, report = _answer(options), None
-    if not options.json: _print_answer(answer, options)
+    if not options.json:
+        try: _print_answer(answer, options)
+        except BrokenPipeError: discard_output()  # the report is written all the same
     try:
         if options.to: report = _write_report(answer, options, args.force)
     finally:

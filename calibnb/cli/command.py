@@ -22,7 +22,7 @@ import calibnb
 from ..core.options import pick
 from ..core.plugins import add_plugins, load_plugins, plugin_names
 from ..core.text import PlainStream, printable
-from .flags import check_overwriting
+from .flags import check_overwriting, discard_output
 from ..processes.threads import brief_spins, environment_variables
 from .runs import add_runs, runs
 from .show import add_show, run_show
@@ -233,8 +233,8 @@ def main(argv=None)->int: # exit code
             return 0
         args = parser().parse_args(argv)
         try: return _do(args)
-        except BrokenPipeError:  # the reader of the output has closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:
+            discard_output()
             return 1
         except (KeyError, TypeError, ValueError, OSError, MemoryError, ModuleNotFoundError) as e:
             command = _corrected(e, argv, args)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['check_folder', 'check_root', 'check_file', 'check_exists', 'add_where', 'where_given', 'pairs_of',
-           'check_overwriting', 'typed', 'add_kind', 'kind_given', 'kind_in', 'kind_of', 'listed', 'add_columns',
-           'column_names', 'add_drop_missing', 'add_stated', 'settle_stated', 'check_stated', 'noting', 'add_rows',
-           'rows_given', 'words_given', 'add_plugin']
+           'check_overwriting', 'typed', 'add_kind', 'kind_given', 'kind_in', 'kind_of', 'discard_output', 'listed',
+           'add_columns', 'column_names', 'add_drop_missing', 'add_stated', 'settle_stated', 'check_stated', 'noting',
+           'add_rows', 'rows_given', 'words_given', 'add_plugin']
 
 # %% ../../nbs/90_cli/01_flags.ipynb #7be9a26a
 import argparse
@@ -150,6 +150,10 @@ def kind_of(args, name='file')->str:
         return 'probs'
     raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '
                      '--confidence COLUMN')
+
+def discard_output():
+    "Send further output nowhere, since its reader has closed the pipe, as in `calibnb audit FILE | head`."
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 def listed(text):
     "Return the names in a text, which are separated by commas."

@@ -524,6 +524,14 @@ def test_a_reader_that_has_enough_is_no_error(here):
     assert not ended.stderr, ended.stderr
 
 
+def test_an_audit_whose_output_has_no_reader_writes_its_report(here):
+    "As in `calibnb audit FILE | head`."
+    command = f"{Path(sys.executable).parent / 'calibnb'} audit good.npz --logits --calibrator temperature --to piped"
+    ended = subprocess.run(["bash", "-c", f"{command} | true"], cwd=here, capture_output=True, text=True, timeout=120)
+    assert not ended.stderr and (here/"piped"/"report.html").exists(), ended.stderr
+    shutil.rmtree(here/"piped")
+
+
 @pytest.mark.parametrize("line", ["--help", "run --help", "sweep --help", "--version"])
 def test_help_is_not_an_error(capsys, line):
     with pytest.raises(SystemExit) as end:
