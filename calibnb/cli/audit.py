@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .audit_options import AuditOptions
-from .flags import discard_output
+from .flags import discard_output, output_console
 from .folder import audit_folder
 from .gate import condition_lines, exit_code_of
 from ..core.imports import quick_imports
@@ -175,10 +175,8 @@ def _command_to_apply(answer, options)->str:
 
 def _print_answer(answer, options):
     "Print the answer: in colour and within the width of a terminal, as plain text elsewhere."
-    from rich.console import Console
     from rich.text import Text
-    console = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False)
-    console.on_broken_pipe = discard_output  # rich would exit, and no report be written
+    console = output_console()
     width = console.width if console.is_terminal else None
     for text, style in _paragraphs(answer, options, width):
         shown = Text(text, '' if style == 'table' else style)

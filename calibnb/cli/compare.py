@@ -7,11 +7,10 @@ __all__ = ['add_compare', 'run_compare']
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #34f95282
 import json
-import sys
 from dataclasses import replace
 
 from calibnb.cli.flags import (
-    add_columns, add_kind, add_stated, check_exists, column_names, discard_output, kind_of, noting, settle_stated
+    add_columns, add_kind, add_stated, check_exists, column_names, kind_of, noting, output_console, settle_stated
 )
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #810bb924
@@ -108,7 +107,5 @@ def run_compare(args)->int:
 
 def _print_comparison(found):
     "Print the answer: within the width of a terminal, in full elsewhere."
-    from rich.console import Console
-    console = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False, markup=False)
-    console.on_broken_pipe = discard_output  # rich would exit with 1, as if the new model were worse
+    console = output_console(markup=False)
     console.print(found.text(console.width if console.is_terminal else None), soft_wrap=not console.is_terminal)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['check_folder', 'check_root', 'check_file', 'check_exists', 'add_where', 'where_given', 'pairs_of',
-           'check_overwriting', 'typed', 'add_kind', 'kind_given', 'kind_in', 'kind_of', 'discard_output', 'listed',
-           'add_columns', 'column_names', 'add_drop_missing', 'add_stated', 'settle_stated', 'check_stated', 'noting',
-           'add_rows', 'rows_given', 'words_given', 'add_plugin']
+           'check_overwriting', 'typed', 'add_kind', 'kind_given', 'kind_in', 'kind_of', 'discard_output',
+           'output_console', 'listed', 'add_columns', 'column_names', 'add_drop_missing', 'add_stated', 'settle_stated',
+           'check_stated', 'noting', 'add_rows', 'rows_given', 'words_given', 'add_plugin']
 
 # %% ../../nbs/90_cli/01_flags.ipynb #7be9a26a
 import argparse
@@ -154,6 +154,13 @@ def kind_of(args, name='file')->str:
 def discard_output():
     "Send further output nowhere, since its reader has closed the pipe, as in `calibnb audit FILE | head`."
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+def output_console(**options):
+    "Return a rich Console on standard output; rich alone would exit with 1 if the reader has closed the pipe."
+    from rich.console import Console
+    made = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False, **options)
+    made.on_broken_pipe = discard_output
+    return made
 
 def listed(text):
     "Return the names in a text, which are separated by commas."

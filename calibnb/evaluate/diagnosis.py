@@ -20,7 +20,7 @@ from ..metrics.ood import auroc_of_scores
 # %% ../../nbs/40_evaluate/04c_diagnosis.ipynb #d84a9ff0
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What the samples say about a model: its miscalibration, its biases and the order of its labels.
+    """The diagnosis of a model from its samples: miscalibration, biases and the order of its labels.
 
     >>> from calibnb.core import Predictions
     >>> from calibnb.evaluate.diagnosis import Diagnosis
@@ -35,7 +35,7 @@ class Diagnosis:
 
     @cached_property
     def tested(self)->tuple[str, float]:
-        "What differs most clearly ('ECE', 'P(y = 1)' or 'label', the predicted label), and the p value."
+        "The test with the clearest difference ('ECE', 'P(y = 1)' or 'label', the predicted label), and its p value."
         return miscalibration_test(self.measures['ece'], self.scored)
     @property
     def p(self)->float:

@@ -56,11 +56,11 @@ class Evaluation:
 
     @cached_property
     def diagnosis(self)->Diagnosis:
-        "What the samples say about the uncalibrated model."
+        "The diagnosis of the uncalibrated model."
         return Diagnosis(self.rows[UNCALIBRATED], self.scored[UNCALIBRATED])
     @cached_property
     def choice(self)->Choice:
-        "Which row to use, and what this choice leaves or rests on."
+        "The choice of a row, with what it leaves or rests on."
         return Choice(self.rows, self.best['nll'], self.doubtful, self.tie, self.scored, self.fitted)
     @property
     def recommended(self)->str:

@@ -63,8 +63,7 @@ class Asked:
         **fields,        # fields of `Claim`
     ):
         "Add a claim with its margins."
-        id, methods, measures = claim if is_claim(claim) else '', _listed(methods), _listed(measures)
-        text = self.prefix + (text or (self._asked(id) if id else claim))
+        methods, measures, (id, text) = _listed(methods), _listed(measures), self._named(claim, text)
         pairs = self.pairs(methods) if methods else None
         if pairs is not None and not pairs.seeds:
             why = f'no seed has all of {", ".join(methods)} yet'
@@ -77,11 +76,13 @@ class Asked:
         self.claims.append(made)
         self.runs[text] = [(m, s) for m in methods for s in pairs.seeds] if methods else []
 
-    def _asked(self, id):
-        "Return the text of claims.csv in the words of the study."
-        text = asked_text(id)
-        for theirs, ours in self.names.items(): text = text.replace(theirs, ours)
-        return text
+    def _named(self, claim, text=''):
+        "Return id ('' of our own claim) and text; a text of claims.csv is put in the words of the study."
+        id = claim if is_claim(claim) else ''
+        if id and not text:
+            text = asked_text(id)
+            for theirs, ours in self.names.items(): text = text.replace(theirs, ours)
+        return id, self.prefix + (text or claim)
 
     def holds(self,
         claim:str,    # as in `add`
@@ -92,14 +93,13 @@ class Asked:
         **fields,
     ):
         "Add an identity: a statement that algebra or arithmetic decides."
-        id, fields = claim if is_claim(claim) else '', self.fields | fields | dict(margin=bool(fact), ours=ours)
-        text = self.prefix + (text or (self._asked(id) if id else claim))
+        (id, text), fields = self._named(claim, text), self.fields | fields | dict(margin=bool(fact), ours=ours)
         self.claims.append(claim_of_paper(id, text=text, kind='identity', **fields) if id else
                            Claim('identity', text, source, **fields))
 
     def untested(self, *ids:str):
         "Add claims of papers that this budget cannot test, with the reason in claims.csv."
-        self.claims += [claim_of_paper(id, None, text=self.prefix + self._asked(id), cannot=find_claim(id)['cannot'],
+        self.claims += [claim_of_paper(id, None, text=self._named(id)[1], cannot=find_claim(id)['cannot'],
                                        **self.fields) for id in ids]
 
     def unit_of(self, measure:str)->dict:
