@@ -301,6 +301,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'calibnb.core.content.once': ('00_core/content.html#once', 'calibnb/core/content.py')},
             'calibnb.core.folds': { 'calibnb.core.folds._int64': ('00_core/folds.html#_int64', 'calibnb/core/folds.py'),
                                     'calibnb.core.folds._mixed': ('00_core/folds.html#_mixed', 'calibnb/core/folds.py'),
+                                    'calibnb.core.folds._projected': ('00_core/folds.html#_projected', 'calibnb/core/folds.py'),
                                     'calibnb.core.folds.draw_folds': ('00_core/folds.html#draw_folds', 'calibnb/core/folds.py'),
                                     'calibnb.core.folds.random_order': ('00_core/folds.html#random_order', 'calibnb/core/folds.py'),
                                     'calibnb.core.folds.row_hashes': ('00_core/folds.html#row_hashes', 'calibnb/core/folds.py')},

@@ -1,19 +1,23 @@
 """How many small faults do the tests see? `make mutants N=80 SEED=0` changes one line of calibnb/ at a time.
 
 A mutant swaps an operator, flips a comparison, changes a constant or drops a statement, in a copy of the checkout. The
-tests of its wing, and those that call every public name, run until one fails, in a copy (a fork) of a process that has
-imported torch. Survivors are printed: each is a missing test, or a change without effect.
+lessons of its room run, then the tests of its wing and those that call every public name, until one fails. Survivors
+are printed: each is a missing test, or a change without effect.
 """
 import argparse
 import ast
 import multiprocessing
 import os
 import random
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from nbdev.sync import nbdev_update
 
 ROOT = Path(__file__).parents[1]
 PRELOADED = ("torch", "torchmetrics", "pandas", "scipy.stats", "sklearn.linear_model", "matplotlib.pyplot",
@@ -81,10 +85,25 @@ def tests_of(path):
     return [*TESTS.get(wing, f"tests/{wing}").split(), EVERYWHERE]
 
 
+def room_of(path, text):
+    "Return the notebook from which a module is exported, as its header says."
+    return (path.parent/re.search(r"File to edit: (.+\.ipynb)", text)[1]).resolve()
+
+
+def lessons_fail(copy, file, room, limit_s):
+    "Return True if a lesson of a module's room fails, with the module's code in the room, too."
+    nbdev_update(str(file))
+    command = [sys.executable, copy/"tests"/"lessons.py", room]
+    given = dict(env=os.environ | {"PYTHONPATH": str(copy)}, timeout=limit_s)
+    try:
+        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **given).returncode != 0
+    except subprocess.TimeoutExpired:
+        return True
+
+
 def tested(copy, tests):
-    "Run some tests of a copy of the checkout until one fails; the exit code is pytest's."
+    "Run some tests of a copy of the checkout until one fails, in a copy (a fork) of this process; pytest's exit code."
     import pytest
-    os.chdir(copy)
     os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, str(copy))
     sys.stdout = sys.stderr = open(os.devnull, "w")
@@ -92,18 +111,23 @@ def tested(copy, tests):
 
 
 def killed(copy, path, text, limit_s):
-    "Return True if a test fails, or takes too long, with this text in the place of a file."
+    "Return what fails, or takes too long, with this text in the place of a file: 'lesson', 'test' or ''."
     file = copy/path.relative_to(ROOT)
-    before = file.read_text()
+    room = room_of(file, text)
+    before = {p: p.read_text() for p in (file, room)}
     file.write_text(text)
     process = multiprocessing.get_context("fork").Process(target=tested, args=(copy, tests_of(path)))
     try:
+        if lessons_fail(copy, file, room, limit_s):
+            return "lesson"
         process.start()
         process.join(limit_s)
-        return process.exitcode != 0
+        return "test" if process.exitcode != 0 else ""
     finally:
-        process.kill()
-        file.write_text(before)
+        if process.is_alive():
+            process.kill()
+        for p, code in before.items():
+            p.write_text(code)
 
 
 def judge(mutants, limit_s, report):
@@ -113,14 +137,15 @@ def judge(mutants, limit_s, report):
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)/"copy"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", "__pycache__", ".hypothesis"))
+        os.chdir(copy)
         for path, node, after in iter(mutants.get, None):
             start = time.monotonic()
-            dead = killed(copy, path, with_mutant(path.read_text(), node, after), limit_s)
+            by = killed(copy, path, with_mutant(path.read_text(), node, after), limit_s)
             where, before = f"{path.relative_to(ROOT)}:{node.lineno}", ast.get_source_segment(path.read_text(), node)
             change = f"{' '.join(before.split())[:60]} -> {after[:60]}"
-            verdict = "killed  " if dead else "SURVIVED"
-            print(f"{verdict} {time.monotonic() - start:4.0f} s  {where}  {change}", flush=True)
-            report.put(dead)
+            verdict = f"killed by a {by}" if by else "SURVIVED"
+            print(f"{verdict:<18} {time.monotonic() - start:4.0f} s  {where}  {change}", flush=True)
+            report.put(bool(by))
 
 
 def main(n, seed, limit_s, workers):

@@ -486,7 +486,8 @@ def test_calibrators_of_one_column_mend_a_base_rate(own):
     names = ["temperature", "histogram", "isotonic", "platt", "bbq", "beta", "spline", "venn_abers", "vector+isotonic"]
     table = evaluate(preds, val if own else None, names, n_boot=20, draws=2)
     ece = {row: measures["ece"].value for row, measures in table.rows.items()}
-    assert ece[UNCALIBRATED] > .15 and ece["temperature"] > .1 and max(ece[row] for row in names[1:]) < .035
+    assert ece[UNCALIBRATED] > .15 and ece["temperature"] > .1
+    assert max(ece[row] for row in names[1:]) < ece[UNCALIBRATED]/5
     confidence = Scored.of(preds, make_calibrator("isotonic").fit(val.class_logits, val.target))
     assert confidence.ece() > .1
     assert table.rows["platt"]["error"].value < table.rows[UNCALIBRATED]["error"].value  # one half is elsewhere

@@ -101,7 +101,7 @@ def test_rare_and_separable_classes():
     logits, target = overconfident(N=3000, K=5)
     with pytest.warns(UserWarning, match="no sample of class 0 in the fit, so its offset is the mean of the others"):
         never = VectorScaling().fit(logits, target.clamp_min(1))
-    assert never.transform(logits)[:, 0].mean() > .05 and never.bias_[0] == 0
+    assert never.transform(logits)[:, 0].mean() > .05 and abs(never.bias_[0]) < 1e-12
     separable = logits.argmax(1)
     assert quiet("vector", logits, separable).nll(logits, separable).mean() < 1e-6
     logits, target = overconfident(N=200, K=150)  # more parameters than samples
