@@ -158,7 +158,9 @@ def class_targets(
     "Return the class id of each label."
     given = np.asarray(labels)
     if given.dtype == bool: given = labels = bool_ids(given, header)
-    if name == '' and pos_label is None and given.dtype.kind in 'iuf': labels = _numeric_ids(given, 'target', header)
+    numeric = pos_label is None and given.dtype.kind in 'iuf'
+    unnamed = name == '' or not is_table and ((given < 0) | (given >= len(header))).any()  # no ids of an array
+    if numeric and unnamed: labels = _numeric_ids(given, name or 'target', header)
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place)
     elif given.dtype.kind == 'U' or given.dtype.kind == 'O' and isinstance(given[0], str):

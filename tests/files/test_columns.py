@@ -346,6 +346,7 @@ def probs_table():
     ("named.jsonl", "--target-col why --prob-cols a,b,c --ignore-col city", None),
     ("lists.jsonl", "", None),
     ("arrays.npz", "", None),
+    ("numbers.npz", "", None),
 ])
 def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
     "The kind, the labels and the classes are told from names or flags; what is left out is noted."
@@ -360,6 +361,8 @@ def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
     rows = [dict(probs=p, label=y) for p, y in zip(table.iloc[:, :3].values.tolist(), TARGET.tolist())]
     open("lists.jsonl", "w").write("".join(json.dumps(row) + "\n" for row in rows))
     np.savez("arrays.npz", y_prob=table.iloc[:, :3].to_numpy(), y_true=TARGET)
+    classes, labels = np.array(["000", "002", "010"]), np.array([0, 2, 10])[TARGET]  # no ids, but numbers of the names
+    np.savez("numbers.npz", y_prob=table.iloc[:, :3].to_numpy(), y_true=labels, classes=classes)
     assert cli.main(["audit", name, *flags.split(), "--no-report", "--json", "--calibrator", "temperature"]) == 0
     found = json.loads(capsys.readouterr().out)
     want = Predictions.from_probs(LOGITS.softmax(1), TARGET).nll.mean().item()
