@@ -48,7 +48,7 @@ def intervals(p, n, seed):
     made |= {function.__name__: (function(probs, label), 0.) for function in CALIBRATION}
     boot = partial(metrics.bootstrap_ci, probs=probs, target=label, n_boot=100, seed=seed)
     made |= {f"bootstrap {name}": (boot(metric), true[name]) for name, metric in MEANS.items()}
-    made["bias of a slice"] = _slice("all", conf, old, 15, 5, seed)["bias_interval"], 0.
+    made["bias of a slice"] = _slice("all", conf, old, 15, seed)["bias_interval"], 0.
     differences = _differences(preds, rival, slice(None), .95)
     return made | {f"difference of {name}": ((d.low, d.high), 0.) for name, d in differences.items()}
 

@@ -13,7 +13,7 @@ import shlex
 import sys
 import textwrap
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -40,7 +40,10 @@ def _read(options:AuditOptions):
     files = options.file, options.kind, options.target_file, options.val_file, options.val_target_file
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
-        preds, val = read_sets(*files, options.eps, options.pos_label, options.group_columns, options.columns)
+        columns = replace(options.columns, texts=(options.cluster,)*bool(options.cluster))  # 007 is not 7
+        groups = [*options.group_columns, *options.like_ids]
+        preds, val = read_sets(*files, options.eps, options.pos_label, groups, columns)
+    if options.cluster: preds = preds.clustered(preds.groups[options.cluster])
     if options.costs: check_costs(*options.costs, preds.num_classes)
     try: check_sets(preds, val, n_bins=[options.n_bins])
     except ValueError as e:
@@ -64,7 +67,8 @@ def _read_shifted(preds, options):
         warnings.simplefilter('ignore')  # the notes of the table report probabilities of 0
         eps = None if options.kind == 'logits' else preds.eps
         shifted = read_predictions(options.shifted, options.kind, eps=eps, pos_label=options.pos_label,
-                                   names=options.columns, optional=options.group_columns)
+                                   names=options.columns,
+                                   optional=[*options.group_columns, *options.like_ids])
     shifted = in_order(shifted, preds, options.shifted)
     try: check_shifted(preds, shifted)
     except ValueError as e: raise ValueError('--' + re.sub(r'\bpreds\b', lambda _: options.file, str(e))) from None
@@ -162,7 +166,8 @@ def _command_to_apply(answer, options)->str:
     if decisions and decisions.saved and decisions.saved['interval'][1] < 0: return ''  # it makes decisions dearer
     if options.kind == 'confidence': flags = ['--confidence', *columns.scores]
     else:
-        ignored = [*filter(None, [columns.target]), *columns.ignored, *options.group_columns]  # labels are not needed
+        ignored = [*filter(None, [columns.target]), *columns.ignored, *columns.optional, *options.group_columns,
+                   *options.like_ids]  # labels are not needed
         named = {'--prob-cols': columns.scores} if columns.scores else {'--ignore-col': ignored}
         flags = [f'--{options.kind}']
         flags += [part for flag, names in named.items() if names for part in (flag, ','.join(names))]

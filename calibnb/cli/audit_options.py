@@ -66,6 +66,8 @@ def add_audit(commands):
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
     add_rows(audit)
+    audit.add_argument('--cluster', metavar='COLUMN', help='column of ids, e.g. of patients, whose samples are not '
+                       'independent: intervals and tests count ids, and folds split none')
     _add_slices(audit)
     audit.add_argument('--slopes', action='store_true', help='also give calibration slope and intercept, ICI, E50, '
                        'E90, and the parts of the Brier score and the NLL without bins')
@@ -120,6 +122,7 @@ class AuditOptions:
     tie:float                 # nats
     metrics:tuple             # names of registered metrics
     by:tuple                  # columns, predicted_class, confidence_band
+    cluster:str|None          # column of ids
     find_slices:bool
     least:int                 # samples of a slice
     slopes:bool               # slope, distances and parts of scores
@@ -153,14 +156,22 @@ class AuditOptions:
             plugins=tuple(args.plugin), to=to, title=args.title or Path(args.file).name)
 
     @property
+    def like_ids(self)->list[str]:
+        "The columns that are called like ids of clusters, for a check; [] if clusters are given."
+        if self.cluster: return []
+        from calibnb.files.formats import like_ids
+        return like_ids(self.file, {self.columns.target, *self.columns.scores, *self.group_columns})
+
+    @property
     def group_columns(self)->list[str]:
-        "The names of `by` that are columns of the file."
-        if not self.by: return []
+        "The names of `by` and `cluster` that are columns of the file."
+        clusters = [*filter(None, [self.cluster])]
+        if not self.by: return clusters
         from calibnb.evaluate.groups import MADE
-        return [name for name in dict.fromkeys(self.by) if name not in MADE]
+        return clusters + [name for name in dict.fromkeys(self.by) if name not in MADE]
 
 _AS_TYPED = ('file target_file val_file val_target_file shifted pos_label eps format full n_bins seed tie find_slices '
-             'slopes wide json').split()
+             'slopes wide json cluster').split()
 
 def _settle_example(args):
     "Write simulated predictions, with twice the true logits, and make their file the argument `file`."
@@ -186,6 +197,10 @@ def _check_files(args):
         if path and (flag not in ('file', '--val') or not are_several_files(path)): check_exists(path, flag)
 
 def _check_slices(args):
+    others = {'--by': args.by, '--slopes': args.slopes, '--cost-fp': args.cost_fp, '--shifted': args.shifted}
+    counting = [flag for flag, value in others.items() if args.cluster and value]
+    if counting:
+        raise ValueError(f'--cluster: given with {counting[0]}, which counts samples; run two audits, one with each')
     if args.least is not None and not args.by: raise ValueError(f'--least: {args.least}, but no slices; give --by, too')
     if args.find_slices and len({*args.by} - {'confidence_band'}) < 2:
         raise ValueError('--find-slices: needs two columns of --by or more, e.g. --by region --by predicted_class')

@@ -29,6 +29,8 @@ def add_compare(commands):
     compare.add_argument('--margin', action='append', default=[], metavar='NAME=VALUE',
                          help='largest difference that does not matter, in points for error and ece (defaults: '
                          'error=1, nll=.02, brier=.01, ece=1); may be repeated')
+    compare.add_argument('--cluster', metavar='COLUMN', help='column of ids in the old file, e.g. of patients, whose '
+                         'samples are not independent: intervals count ids')
     compare.add_argument('--by', action='append', default=[], metavar='COLUMN', help='also compare slices: a column '
                          'of the old file, predicted_class or confidence_band; may be repeated')
     compare.add_argument('--least', type=int, default=50, metavar='N', help='smallest number of samples of a slice '
@@ -62,10 +64,12 @@ def _read_model(args, name):
     path, kind = getattr(args, name), kind_of(args, name)
     by = [column for column in dict.fromkeys(args.by) if column not in MADE and column != args.id]
     ids = [*filter(None, [args.id])]
+    by += [*filter(None, [args.cluster])]
     groups, optional = (ids, by) if name == 'new' else (ids + by, ())
+    texts = tuple(filter(None, [args.id, args.cluster]))
     with noting(path):
         return read_predictions(path, kind, args.target_file, pos_label=args.pos_label, groups=groups,
-                                names=replace(column_names(args), texts=(args.id,)*bool(args.id)), optional=optional)
+                                names=replace(column_names(args), texts=texts), optional=optional)
 
 def _matched(old, new, args):
     "Return the new predictions in the order of the ids of the old ones; raise ValueError unless ids and labels match."
@@ -99,6 +103,7 @@ def run_compare(args)->int:
     old, new = (_read_model(args, name) for name in ('old', 'new'))
     new = in_order(new, old, args.new)
     if args.id: new = _matched(old, new, args)
+    if args.cluster: old = old.clustered(old.groups[args.cluster])
     found = compare_models(old, new, margins, args.by, least=args.least)
     if args.json: print(json.dumps(found.record(), indent=1), file=args.stdout)
     elif args.markdown: print(found.markdown())

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..core.imports import quick_imports
 from ..core.names import NAMES
 from ..core.options import pick
-from ..core.reading import are_several_files, file_format, naming
+from ..core.reading import NeedsOptions, are_several_files, file_format, naming
 
 # %% ../../nbs/90_cli/01_flags.ipynb #54873c76
 def check_folder(flag, path, shown=None):
@@ -132,7 +132,8 @@ def kind_in(args, name='file')->str|None:
 
 def _attributes(args):
     "Return the columns of slices and ids, which are not scores."
-    named = [*(getattr(args, 'by', None) or []), *filter(None, [getattr(args, 'id', None)])]
+    ids = [getattr(args, name, None) for name in ('id', 'cluster')]
+    named = [*(getattr(args, 'by', None) or []), *filter(None, ids)]
     if not named: return ()
     from calibnb.evaluate.groups import MADE
     return tuple(column for column in dict.fromkeys(named) if column not in MADE)
@@ -140,16 +141,33 @@ def _attributes(args):
 def kind_of(args, name='file')->str:
     """Return `kind_in`, or 'probs' with a note if `why_probs` has a reason; else raise ValueError."""
     if kind := kind_in(args, name): return kind
+    from calibnb.files.formats import like_ids
     from calibnb.files.predictions import why_probs
     path, names = getattr(args, name), column_names(args)
     attributes = _attributes(args)
-    groups = dict(optional=attributes) if name == 'new' else dict(groups=attributes)
-    with naming(path, name): why = why_probs(path, replace(names, **groups))
+    ids = like_ids(path, {names.target, *names.scores, *attributes}) if hasattr(args, 'cluster') else []
+    if name == 'new': names = replace(names, optional=(*names.optional, *attributes, *ids))
+    else: names = replace(names, groups=attributes, optional=(*names.optional, *ids))
+    with naming(path, name): why = why_probs(path, names)
     if why:
         print(f'{path}: {why}', file=sys.stderr)
         return 'probs'
+    if fault := _fault(path, names): raise ValueError(f'{name}: {fault.removeprefix("file: ")}')
     raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '
                      '--confidence COLUMN')
+
+def _fault(path, names):
+    "Return what is wrong with a file whatever kind its numbers have; '' if one kind can be read."
+    from calibnb.files.predictions import read_predictions
+    found = set()
+    for kind in 'logits', 'probs':
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            try: read_predictions(path, kind, groups=names.groups, names=replace(names, rows=100_000))
+            except NeedsOptions: return ''
+            except (KeyError, ValueError) as e: found.add(str(e))
+            else: return ''
+    return found.pop() if len(found) == 1 else ''
 
 def discard_output():
     "Send further output nowhere, since its reader has closed the pipe, as in `calibnb audit FILE | head`."
@@ -181,11 +199,25 @@ def _named_columns(args):
     return args.target_col or '', args.prob_cols
 
 def column_names(args, rows=None):
-    "Return the columns that the flags name; `rows` as in `ColumnNames`."
+    """Return the columns that the flags name; `rows` as in `ColumnNames`.
+
+    Of several files, each is free of a column to leave out if another file has it."""
     from calibnb.files.columns import ColumnNames
     target, scores = _named_columns(args)
-    return ColumnNames(target, tuple(scores), tuple(args.ignore_col), drop_missing=getattr(args, 'drop_missing', False),
-                       rows=rows)
+    ignored = dict.fromkeys(args.ignore_col)
+    optional = _in_some_file(args, ignored) if ignored else ()
+    ignored = tuple(name for name in ignored if name not in optional)
+    return ColumnNames(target, tuple(scores), ignored, optional=optional,
+                       drop_missing=getattr(args, 'drop_missing', False), rows=rows)
+
+def _in_some_file(args, names):
+    "Return the names that are columns in one of several files of a command; () if there is a single file."
+    from calibnb.files.formats import stored_names
+    given = (getattr(args, name, None) for name in ('file', 'old', 'new', 'val_file', 'shifted', 'like'))
+    files = [*filter(None, given)]
+    if len(files) < 2: return ()
+    known = {str(name).strip() for path in files if os.path.exists(path) for name in stored_names(path)}
+    return tuple(name for name in names if name in known)
 
 def add_drop_missing(command, what):
     "Add `--drop-missing`; `what` is lacking in the rows that are left out."

@@ -7,6 +7,7 @@ __all__ = ['add_plan', 'run_plan']
 
 # %% ../../nbs/90_cli/03e_plan.ipynb #0856e011
 import json
+import sys
 
 from calibnb.cli.flags import (
     add_columns, add_kind, add_stated, check_exists, column_names, kind_of, noting, settle_stated
@@ -39,11 +40,16 @@ def run_plan(args):
     check_exists(args.file)
     settle_stated(args, args.file, correct_needed=False)
     from calibnb.core import class_logits
+    from calibnb.files.columns import is_called
+    from calibnb.files.formats import stored_names
     from calibnb.files.predictions import read_columns
     from calibnb.evaluate.plan import labels_needed
     from calibnb.notebooks.parameters import check_seed
     check_seed(args.seed)
     with noting(): read = read_columns(args.file, kind_of(args), columns=column_names(args))
+    has_labels = args.target_col or any(is_called(name, 'label', 'other label') for name in stored_names(args.file))
+    if read.target is None and has_labels:
+        print('note: the labels cannot be read, so they are not used; calibnb audit says why', file=sys.stderr)
     probs = class_logits(read.logits).double().softmax(1)
     if read.logits.shape[1] == 1: probs = probs[:, 1:]
     found = labels_needed(probs, read.target, width=args.width, below=args.below, power=args.power,

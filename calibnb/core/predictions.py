@@ -8,7 +8,7 @@ __all__ = ['MOST_VALUES', 'Predictions', 'ImpossibleLabels', 'impossible_labels_
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,7 @@ from .checks import check_logits, check_probs
 from calibnb.core.classes import (
     check_class_names, class_order, classifier_column, classifier_probs, one_vs_rest_names
 )
-from .folds import row_hashes
+from .folds import projected, row_hashes
 from .options import pick
 from .probabilities import class_logits, class_probs, first_argmax, log_probs, uniform_weight
 
@@ -47,6 +47,7 @@ class Predictions:
     classes:tuple=()        # names of the classes, or (); if binary, the names of y = 0 (or '') and y = 1
     kind:str='logits'       # 'logits', 'probs' or 'confidence' (stated confidences), as given by the user
     groups:object=None      # DataFrame, or dictionary of columns, with (N,) rows: attributes of the samples; not saved
+    cluster:Tensor|None=None # (N,) int64 number of the cluster of each sample, see `clustered`; not saved
 
     def __post_init__(self):
         logits, target = check_logits(self.logits, self.target, values=True, least=1)
@@ -57,6 +58,7 @@ class Predictions:
         if self.stated and not self.binary:
             raise ValueError(f'kind: confidence, but {logits.shape[1]} columns; want one')
         object.__setattr__(self, 'groups', _check_groups(self.groups, len(target)))
+        object.__setattr__(self, 'cluster', _cluster_numbers(self.cluster, len(target)))
 
     @classmethod
     def of(cls, classifier, X, y, pos_label=None):
@@ -106,7 +108,9 @@ class Predictions:
     def __getitem__(self, rows):
         given = None if self.given is None else self.given[rows]
         groups = None if self.groups is None else self.groups.iloc[_row_numbers(rows)]
-        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes, self.kind, groups)
+        cluster = None if self.cluster is None else self.cluster[_row_numbers(rows)]
+        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes, self.kind, groups,
+                           cluster)
     def __repr__(self):
         error = 1 - self.hit.double().mean()
         return f'Predictions({len(self)} samples, {self.form}, error {error:.4f})'
@@ -165,7 +169,19 @@ class Predictions:
         if order is None: return self
         logits, given = (x if x is None else x[:, order] for x in (self.logits, self.given))
         target = torch.tensor(order, dtype=torch.int64, device=self.target.device).argsort()[self.target]
-        return Predictions(logits, target, given, self.eps, tuple(classes), self.kind, self.groups)
+        return Predictions(logits, target, given, self.eps, tuple(classes), self.kind, self.groups, self.cluster)
+
+    def clustered(self, ids)->'Predictions':
+        """Return the predictions with (N,) ids of clusters, e.g. of patients, whose samples are not independent.
+
+        `evaluate` and `compare_models` then count clusters: intervals and tests are wider, and folds split none.
+
+        >>> from calibnb.core import Predictions
+        >>> preds = Predictions([[2., 0.], [0., 1.], [3., 1.]], [0, 1, 1]).clustered(['ann', 'bob', 'ann'])
+        >>> preds.cluster.tolist()
+        [0, 1, 0]
+        """
+        return replace(self, cluster=ids)
 
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."
@@ -186,7 +202,7 @@ class Predictions:
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:
-        """Count the samples of `other` whose logits and label occur in this set.
+        """Count the samples of `other` whose logits and label occur in this set, maybe rounded to float32.
 
         Return 0 if the count could be chance: if it is at most 1 % of the smaller set, or at most 10 times the number
         of repeated rows within the two sets. Sets with equal logits share all samples."""
@@ -194,7 +210,9 @@ class Predictions:
         unique, other_rows = row_hashes(self.logits, self.target).unique(), row_hashes(other.logits, other.target)
         shared = torch.isin(other_rows, unique).sum().item()
         repeated = len(self) - len(unique) + len(other) - len(other_rows.unique())
-        return shared if shared > max(.01*min(len(self), len(other)), 10*repeated) else 0
+        few = max(.01*min(len(self), len(other)), 10*repeated)
+        if shared <= few: shared = _near(self, other)
+        return shared if shared > few else 0
 
     def save(self, path):
         "Write a safetensors file, completely or not at all."
@@ -229,6 +247,30 @@ def _check_groups(groups, n):
     if len(repeated): raise ValueError(f'groups: two columns are named {repeated[0]!r}, want distinct names')
     if len(frame) != n: raise ValueError(f'groups: {len(frame)} rows, want {n}, one for each sample')
     return frame.reset_index(drop=True)
+
+def _cluster_numbers(ids, n):
+    "Return (n,) int64 numbers of the distinct ids in sorted order, or None; raise ValueError for missing ids."
+    if ids is None: return None
+    import pandas as pd
+    values = np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids)
+    if values.shape != (n,): raise ValueError(f'cluster: shape {values.shape}, want ({n},), one id for each sample')
+    missing = pd.isna(values)
+    if missing.any(): raise ValueError(f'cluster: no id in row {missing.argmax()} ({missing.sum():,} such rows); '
+                                       'give each sample an id, its own if it is alone')
+    if values.dtype.kind == 'O': values = values.astype(str)
+    return torch.from_numpy(np.unique(values, return_inverse=True)[1])
+
+def _near(preds, other):
+    "Return the number of samples of `other` that differ from one of `preds` by rounding, less what chance gives."
+    if preds.num_classes != other.num_classes: return 0
+    def number(p):
+        z = p.class_logits.cpu().double()
+        return projected(z - z.amax(1, keepdim=True))/1e9 + 1e6*p.target.cpu().double()
+    known, wanted = number(preds).sort()[0], number(other)
+    within = 1e-5*preds.num_classes**.5
+    def found(shift): return int((torch.searchsorted(known, wanted + shift + within, right=True)
+                                  > torch.searchsorted(known, wanted + shift - within)).sum())
+    return found(0.) - max(found(10*within), found(-10*within))
 
 def _row_numbers(rows):
     "Return row indices or a boolean mask as a NumPy array, for pandas; return a slice unchanged."

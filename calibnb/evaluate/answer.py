@@ -47,9 +47,11 @@ def numbers(found:Evaluation)->dict[str, str]:
         named['correct'] = f'{_percent(correct)}   mean stated confidence {_percent(given.conf.mean())}'
     if not label and given.num_classes == 2:
         bins = positive_bins(found)
-        interval = FORMATS['ece'].range(ece_interval(bins))
+        factor = given.variance_factor((given.target == 1).double() - given.p_of_one)
+        interval = FORMATS['ece'].range(ece_interval(bins, factor))
         named['of P(y = 1)'] = f'{_percent(table_norm(bins).item())}   95 % interval {interval}'
-    named['by chance'] = f'{_percent(ece.floor)}   mean ECE of a calibrated model on {ece.n:,} samples'
+    clusters = '' if given.cluster is None else f' in {given.clusters:,} clusters'
+    named['by chance'] = f'{_percent(ece.floor)}   mean ECE of a calibrated model on {ece.n:,} samples{clusters}'
     return named | {'NLL': nll}
 
 def _range(m): return FORMATS['ece'].range(m.interval)
@@ -73,7 +75,7 @@ def check_lines(found:Evaluation)->list[str]:
     line = 'Checks: ' + ', '.join(_counted(n, status) for status, n in counts.items() if n)
     return [f'{line}.{" Tips: " + tips + "." if tips else ""}', *map(_issue_line, listed)]
 
-_CHANGES_NUMBERS = 'CNB010', 'CNB031'  # codes of tips that are printed in full: replaced zeros, ECE of P(y = 1)
+_CHANGES_NUMBERS = 'CNB010', 'CNB014', 'CNB031'  # codes of tips that are printed in full: zeros, copies, two columns
 
 def _counted(n, status):
     plural = 's' if n > 1 and status in ('issue', 'tip') else ''

@@ -16,11 +16,11 @@ from tqdm.auto import tqdm
 
 from ..core.options import pick
 from ..core.checks import ENOUGH_ROWS, refuse_probs
-from ..core.folds import draw_folds, random_order
+from ..core.folds import copied_rows, draw_folds, random_order
 from ..core.predictions import Predictions
 from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
-from ..metrics.intervals import Resamples
+from ..metrics.clusters import design_effect
 from ..metrics.registered import metrics as registered_metrics, registered_measures
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
@@ -30,7 +30,7 @@ from ..posthoc.newton import FitNote
 from ..posthoc.own import is_builtin
 from ..posthoc.problems import problem_of
 from ..posthoc.temperature import cached_temperatures
-from .measures import Scored, concatenate, measure_all
+from .measures import Scored, concatenate, measure_all, resamples_of
 from .choice import SAME_NLL, UNCALIBRATED, shows_no_error
 from .table import COLUMNS, Evaluation
 from .ranking import as_good_as_best, check_tie
@@ -44,9 +44,9 @@ class CrossFits:
     order of the samples (None without cross-fitting); `made`, the fits of each row; `bar`, the progress bar."""
     def __init__(self, preds, val=None, folds=None, seed=0, n_bins=15, progress=False):
         self.source = preds if val is None else val
-        self.order, self.pairs = None, [(val, preds)]
+        self.order, self.pairs, self.cluster = None, [(val, preds)], preds.cluster
         if val is None and folds is not None:
-            rows, parts = draw_folds(preds.logits, preds.target, folds, seed)
+            rows, parts = draw_folds(preds.logits, preds.target, folds, seed, preds.cluster)
             twice = preds[rows]
             self.order, self.pairs = rows[:len(preds)], [(twice[outside], twice[inside]) for outside, inside in parts]
         self.n_bins, self.made = n_bins, {}
@@ -72,7 +72,7 @@ class CrossFits:
             self.made[name].append(one)
             self.bar.update()
         parts = [*each(lambda pair: Scored.of(*pair, self.n_bins), self.judging(name))]
-        return self.made[name][0], Scored.joined(parts, self.order)
+        return self.made[name][0], replace(Scored.joined(parts, self.order), cluster=self.cluster)
 
     def _fit_pipeline(self, first, then):
         "Yield a pipeline for each fit in `first`: this fit, followed by the calibrator named `then`."
@@ -219,10 +219,19 @@ def check_metrics(names):
         if name in COLUMNS: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
         registered_metrics.find(name)
 
+def _clusters_note(scored):
+    "Say what clusters change."
+    conf, hit = scored.pairs
+    worth = len(scored)/design_effect(hit.double() - conf, scored.cluster)
+    return (f'Intervals, tests and folds count {scored.clusters:,} clusters: for the calibration errors, '
+            f'{len(scored):,} samples are worth {worth:,.0f} independent ones.')
+
 def _registered_measures(names, preds, probs, seed):
     "Return the registered metrics of one row with intervals."
     if preds.binary: probs = probs[:, -1]
-    return registered_measures(names, probs, preds.target.cpu(), seed=seed, stated=preds.stated)
+    found = registered_measures(names, probs, preds.target.cpu(), seed=seed, stated=preds.stated)
+    if preds.cluster is None: return found
+    return {name: m.model_copy(update=dict(interval=None)) for name, m in found.items()}  # it would not count clusters
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #0eb58725
 def evaluate(
@@ -246,7 +255,8 @@ def evaluate(
     these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
     `top_label_ece` refers to the predictions. For stated confidences (`Predictions.from_confidence`) there is no
     threshold: the error is the share of wrong answers, and the default is temperature scaling, Platt scaling, isotonic
-    regression and histogram binning. There are no sample weights, because intervals count samples.
+    regression and histogram binning. There are no sample weights, because intervals count samples. With clusters
+    (`Predictions.clustered`) intervals, floors and tests count clusters, and folds split none.
 
     >>> from calibnb.core import Predictions
     >>> from calibnb.evaluate import evaluate
@@ -256,6 +266,8 @@ def evaluate(
     """
     check_metrics(metrics)
     check_tie(tie)
+    if isinstance(preds, Predictions) and preds.cluster is None:  # copies go into one fold, and count once
+        preds = preds.clustered(copied_rows(preds.logits, preds.target, preds.class_probs))
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
@@ -265,7 +277,7 @@ def evaluate(
     uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)
     order = random_order(preds.logits, preds.target, seed) if fits.order is None else fits.order
-    resamples = Resamples(len(preds), n_boot, seed, 'multinomial', order)
+    resamples = resamples_of(preds.cluster, len(preds), n_boot, seed, order)
     more_bins = [M for M in more_bins if M != n_bins]
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     found = _Comparison(preds, fits, measured, notes)
@@ -275,6 +287,7 @@ def evaluate(
     if not found.fitted: how = 'no calibrator was fitted'
     elif val is None: how = f'calibrators cross-fitted in {folds} folds'
     else: how = f'calibrators fitted on {n_fit:,} other samples'
+    if preds.cluster is not None: found.notes.append(_clusters_note(found.scored[UNCALIBRATED]))
     best = as_good_as_best(found.rows, found.scored, tie) | {name: [] for name in metrics}
     for row, measures in found.rows.items():
         if row == UNCALIBRATED: measures.update(uncalibrated)

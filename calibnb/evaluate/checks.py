@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from ..core.options import pick
 from ..core.text import p_text
 from ..core.classes import quote_names
-from ..core.folds import row_hashes
-from ..core.predictions import impossible_labels_text, Predictions
+from ..core.folds import copied_rows, row_hashes
+from ..core.predictions import MOST_VALUES, impossible_labels_text, Predictions
 from ..metrics.bins import width_bins
-from ..metrics.intervals import calibration_in_the_large_p
+from ..metrics.clusters import design_effect
 from .choice import UNCALIBRATED
 from .diagnosis import permuted_labels
 from .measures import Scored, ece_text
@@ -114,7 +114,7 @@ def _biased_one(found, preds, val):
     if not given.binary: return _NOT_APPLICABLE
     outcome = _biased(found, 'P(y = 1)')
     if outcome == _PASSED or row == UNCALIBRATED: return outcome
-    if calibration_in_the_large_p(*found.scored[row].pairs) >= .05:
+    if found.scored[row].mean_p(*found.scored[row].pairs) >= .05:
         return (*outcome, 'Apply the recommended calibrator, after which the mean of P(y = 1) agrees with the share of '
                           'y = 1.')
     return (*outcome, 'The recommended calibrator leaves the mean of P(y = 1) biased: use one with an offset '
@@ -198,20 +198,20 @@ def _twice(found, preds, val):
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #b696afd6
 @_check('CNB014', 'repeated rows',
-        'Samples occur more than once, with the same scores and the same label. Intervals are then too narrow.',
-        'More than 1 % of the rows repeat an earlier row. Not for one column, and not if fewer than half of the rows '
-        'are distinct, e.g. for a small decision tree, which has few distinct outputs.',
+        'Samples occur more than once, with the same scores and the same label.',
+        'More than 1 % of the rows repeat an earlier row, and equal scores have the same label far more often than '
+        'their probabilities say, unlike the leaves of a tree. Intervals, tests and folds then count each distinct row '
+        'once, unless clusters are given.',
         'Remove the copies, or audit one row per sample (e.g. not each augmented copy).')
 def _repeated(found, preds, val):
-    if preds.binary: return _NOT_APPLICABLE
     outcomes = [_repeated_in(preds)] if val is None else [_repeated_in(preds), _repeated_in(val, 'validation ')]
     return next((o for status in ('tip', 'passed') for o in outcomes if o[0] == status), _NOT_APPLICABLE)
 
 def _repeated_in(preds, of=''):
     "Return the outcome of the check for one set of samples; `of` is its name in the text."
-    n, distinct = len(preds), len(row_hashes(preds.logits, preds.target).unique())
-    if 2*distinct < n: return _NOT_APPLICABLE
-    if n - distinct <= .01*n: return _PASSED
+    copies = copied_rows(preds.logits, preds.target, preds.class_probs)
+    if copies is None: return _PASSED
+    n, distinct = len(preds), int(copies.max()) + 1
     return 'tip', f'{n - distinct:,} of {n:,} {of}rows repeat the scores and the label of an earlier row.'
 
 @_check('CNB015', 'classes without labels',
@@ -236,6 +236,29 @@ def _missing_in(preds, of=''):
     missing = (preds.target.bincount(minlength=preds.num_classes) == 0).nonzero()[:, 0].tolist()
     names = quote_names([preds.classes[k] if preds.classes else str(k) for k in missing])
     return f'{len(missing):,} of {preds.num_classes:,} classes have no{of} sample: {names}.' if missing else ''
+
+@_check('CNB017', 'samples in clusters',
+        'Samples share an id, such as a patient, and errors of one id come together. Intervals and tests that count '
+        'samples are then too narrow, and folds judge calibrators on ids that they were fitted on.',
+        'A column of texts, or one called like `patient_id`, has more than 20 values, some repeated, and the design '
+        'effect of hit minus confidence is above 1.5. A table is searched for such names.',
+        'Audit with `--cluster COLUMN`, in Python `preds.clustered(ids)`.')
+def _in_clusters(found, preds, val):
+    if preds.cluster is not None or preds.groups is None: return _NOT_APPLICABLE
+    conf, hit = found.scored[UNCALIBRATED].pairs
+    effects = {name: design_effect(hit.double() - conf, preds.clustered(ids).cluster)
+               for name, ids in preds.groups.items() if _are_ids(ids) and MOST_VALUES < ids.nunique() < len(preds)}
+    if not effects: return _NOT_APPLICABLE
+    name = max(effects, key=effects.get)
+    if effects[name] <= 1.5: return _PASSED
+    n, ids, effect = len(preds), preds.groups[name].nunique(), effects[name]
+    return 'issue', (f'{n:,} samples have {ids:,} values of {name}, with a design effect of {effect:.1f}: they are '
+                     f'worth {n/effect:,.0f} independent samples.'), f'Audit with --cluster {name}.'
+
+def _are_ids(column):
+    "Return True for texts, and for what is called an id; nothing may be missing."
+    is_id = column.dtype.kind not in 'fiub' or str(column.name).lower().endswith('id')
+    return is_id and not column.isna().any()
 
 @_check('CNB016', 'validation samples in the test set',
         'Calibrators are judged on samples that were used to fit them, so the calibrators look better than they are.',
@@ -286,7 +309,9 @@ def _unnamed(found, preds, val):
         'Audit the column of y = 1 alone; the report then judges P(y = 1), and also shows the top-label ECE.')
 def _two_columns(found, preds, val):
     if preds.binary or preds.num_classes > 2: return _NOT_APPLICABLE
-    return 'tip', f'The ECE of P(y = 1) is {ece_text(positive_bins(found))}.'
+    given = found.scored[UNCALIBRATED]
+    factor = given.variance_factor((given.target == 1).double() - given.p_of_one)
+    return 'tip', f'The ECE of P(y = 1) is {ece_text(positive_bins(found), factor)}.'
 
 def positive_bins(found):
     "Return the bins of P(y = 1) for predictions with two columns."

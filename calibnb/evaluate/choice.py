@@ -7,6 +7,7 @@ __all__ = ['UNCALIBRATED', 'SAME_NLL', 'LEAST_TO_CHOOSE', 'DOUBT', 'VISIBLE', 's
            'PassedOver', 'RestsOn']
 
 # %% ../../nbs/40_evaluate/05_choice.ipynb #915bbfcb
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,9 +59,12 @@ class Choice:
         return passing[0] if passing else self._lowest_ece()
 
     def _lowest_ece(self):
-        "Return the row with the lowest ECE among NLLs up to `3*tie` above the lowest; of equal ECEs, the simplest."
+        """Return the row with the lowest ECE among NLLs up to `3*tie` above the lowest; of equal ECEs, the simplest.
+
+        No NLL above that of the uncalibrated row is among them."""
         nll = self._nll(row for row in self.rows if row not in self.doubtful)
-        ece = {row: self.rows[row]['ece'].value for row in nll if nll[row] <= min(nll.values()) + 3*self.tie}
+        highest = min(min(nll.values()) + 3*self.tie, nll.get(UNCALIBRATED, math.inf))
+        ece = {row: self.rows[row]['ece'].value for row in nll if nll[row] <= highest}
         return next(row for row in ece if ece[row] <= min(ece.values()) + _SAME_ECE)
 
     def _nll(self, rows):

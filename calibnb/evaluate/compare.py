@@ -41,11 +41,12 @@ def _differences(old, new, rows, level):
     unseen = [losses_of_a_miss(c, ~w, *losses, classes) for c, w, *losses in zip(conf, wrong, nll, brier)]
     # a small set may lack samples that only one model gets wrong
     (old_nll, old_brier), (new_nll, new_brier) = unseen
-    of_nll = mean_difference(*nll, level, unseen=(old_nll, new_nll))
+    cluster = None if old.cluster is None else old.cluster[rows].unique(return_inverse=True)[1]
+    of_nll = mean_difference(*nll, level, (old_nll, new_nll), cluster)
     seen = bool(wrong[0].any() or wrong[1].any())
-    return dict(error=rate_difference(*wrong, level), nll=replace(of_nll, seen=seen),
-                brier=mean_difference(*brier, level, unseen=(old_brier, new_brier)),
-                ece=ece_difference(*binned, level=level))
+    return dict(error=rate_difference(*wrong, level, cluster), nll=replace(of_nll, seen=seen),
+                brier=mean_difference(*brier, level, (old_brier, new_brier), cluster),
+                ece=ece_difference(*binned, level=level, cluster=cluster))
 
 def _amount(measure, value):
     "Format a difference with its unit."
@@ -73,6 +74,7 @@ class ModelComparison:
     slices: dict[str, dict[str, PairedDifference]] # name of a slice -> differences, at `slice_level`
     slice_level: float                        # level of the intervals of slices, with Bonferroni's correction
     notes: list[str]                          # values of columns that are pooled or left out
+    clusters: int|None = None                 # number of clusters that the intervals count
 
     def verdict(self, measure:str)->str:
         "Return the verdict on a measure over all samples, see `PairedDifference`."
@@ -128,8 +130,9 @@ class ModelComparison:
     def caption(self)->str:
         "Explain the columns of the table."
         margins = ', '.join(f'{_name(name)} {_amount(name, m)}' for name, m in self.margins.items())
+        in_clusters = f' in {self.clusters:,} clusters' if self.clusters else ''
         return (f'difference: new minus old; the difference of the ECE is corrected for the bias of both values. '
-                f'margins: {margins}. {self.n:,} samples.')
+                f'margins: {margins}. {self.n:,} samples{in_clusters}.')
 
     def columns(self)->dict[str, list[str]]:
         "Return {heading: cells as text} of the table."
@@ -249,7 +252,8 @@ def compare_models(
     """Compare error, NLL, Brier score and ECE of two models by paired 95 % intervals.
 
     For binary predictions, the ECE judges P(y = 1). For stated confidences, each model has its own correct answers to
-    the same questions. The intervals of slices are corrected by Bonferroni's method. Raises ValueError for an unknown
+    the same questions. The intervals of slices are corrected by Bonferroni's method. If `old` has clusters
+    (`Predictions.clustered`), intervals count clusters. Raises ValueError for an unknown
     measure or column and, except for stated confidences, if the labels of the two models differ.
 
     >>> from calibnb.core import Predictions
@@ -267,4 +271,5 @@ def compare_models(
     level = 1 - ALPHA/max(1, len(rows))
     slices = {name: _differences(old, new, np.flatnonzero(inside), level) for name, inside in rows.items()}
     return ModelComparison(len(old), _differences(old, new, slice(None), .95), margins, slices, level,
-                           [g.note for g in found if g.note])
+                           [g.note for g in found if g.note],
+                           None if old.cluster is None else int(old.cluster.max()) + 1)

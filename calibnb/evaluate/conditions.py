@@ -69,13 +69,15 @@ def _limit(name, limit, measures, row, by_estimate):
         return Condition(condition, 'passed', f'{said}.')
     if high <= limit:
         return Condition(condition, 'undecided', f'{said}; none is misclassified, so what a miss costs is unknown.')
-    return Condition(condition, 'undecided', f'{said}; {_enough(m, limit)}.')
+    unknown = ' if a misclassified one is among them' if name == 'nll' and not measures['error'].value else ''
+    return Condition(condition, 'undecided', f'{said}; {_enough(m, limit)}{unknown}.')
 
 def _enough(m, limit):
-    "Return a text with the number of samples that would decide."
-    beyond = m.interval[1] if m.value <= limit else m.interval[0]
-    d, r = abs(m.value - limit), abs(m.value - beyond)
-    if not d: return 'the estimate equals the limit'
+    "Return a text with the number of samples that would decide, if the error is as estimated without its bias."
+    low, high = m.interval
+    estimate = max(0., m.value**2 - (m.floor or 0.)**2)**.5  # the ECE of few samples is mostly noise
+    d, r = abs(estimate - limit), high - m.value if estimate <= limit else m.value - low
+    if r > 10*d: return f'the estimate is so close to the limit that {100*m.n:,} samples would not decide'
     return f'about {max(m.n, round_up(m.n*(r/d)**2)):,} samples would decide'
 
 def _no_finding(found, code, row):

@@ -13,7 +13,6 @@ from functools import cached_property
 import torch
 
 from .measures import Scored
-from ..metrics.intervals import calibration_in_the_large_p
 from ..metrics.measure import Measure
 from ..metrics.ood import auroc_of_scores
 
@@ -63,7 +62,7 @@ def miscalibration_test(
 
     The tests are consistency resampling of the ECE, a z test of the mean confidence and, for binary predictions, a
     z test of the mean P(y = 1). The one with the smallest p decides."""
-    means = {of: calibration_in_the_large_p(conf, hit) for of, (conf, hit) in _means_to_test(scored).items()}
+    means = {of: scored.mean_p(conf, hit) for of, (conf, hit) in _means_to_test(scored).items()}
     p = {'ECE': ece.p} | means
     of = min(p, key=p.get)
     return of, min(1., len(p)*p[of])
@@ -84,7 +83,7 @@ def biases(scored:Scored)->list[Bias]:
     "Return the mean probabilities that are significantly too high or too low."
     tested = _means_to_test(scored)
     found = {of: (conf.mean() - hit.double().mean()).item() for of, (conf, hit) in tested.items()
-             if calibration_in_the_large_p(conf, hit) < .05/(1 + len(tested))}
+             if scored.mean_p(conf, hit) < .05/(1 + len(tested))}
     return [Bias(of, value, len(found) == 1) for of, value in found.items()]
 
 # %% ../../nbs/40_evaluate/04c_diagnosis.ipynb #f3f95399

@@ -21,7 +21,7 @@ from ..core.reading import brief
 from calibnb.core.text import (
     counted, distinct_names, escaped_style, fitting, html_table, html_text, p_text, printable, text_table
 )
-from .floors import ConfidenceHistogram
+from .floors import ece_floor
 from .measures import binned
 from ..metrics.bins import check_bins, width_bins
 from ..metrics.intervals import check_resamples, holm, calibration_in_the_large_p
@@ -265,10 +265,9 @@ class Slice:
         "The mean confidence minus the accuracy; positive if the model is overconfident."
         return self.confidence - self.accuracy
 
-def _slice(name, conf, hit, n_bins, draws, seed):
+def _slice(name, conf, hit, n_bins, seed):
     "Return the fields of a Slice; `p_calibrated` is not yet corrected."
-    floor = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
-    ece = binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
+    ece = binned(width_bins(conf, hit, n_bins), n_bins, ece_floor(conf, n_bins), seed)
     p = min(1., 2*min(ece.p, calibration_in_the_large_p(conf, hit)))
     return dict(name=name, n=len(conf), accuracy=hit.double().mean().item(), confidence=conf.mean().item(),
                 bias_interval=bias_interval(conf, hit), ece=ece, p_calibrated=p)
@@ -408,7 +407,6 @@ def slices(
     least:int=50,          # the smallest number of samples of a slice
     permutations:int|None=None, # None: 40 for each slice, but at least 1,000 and at most 4,000
     n_bins:int=15,
-    draws:int=50,          # simulated label sets, for the noise floors
     seed:int=0,
 )->Slices:
     """Measure the calibration of slices, and test which slices differ from the whole; p values are corrected.
@@ -433,13 +431,13 @@ def slices(
     tested = np.concatenate([np.full(len(g.names), not g.banded) for g in found])
     permutations = permutations or min(max(1000, 40*len(tested)), 4000)
     excess = _stepwise((conf - hit.double()).numpy(), conf.numpy(), members, tested, least, permutations, seed)
-    rows = [_slice(name, conf[inside], hit[inside], n_bins, draws, seed)
+    rows = [_slice(name, conf[inside], hit[inside], n_bins, seed)
             for name, inside in zip((name for g in found for name in g.names), torch.from_numpy(members.T))]
     corrected, ece_p = holm(excess.p), holm([row['p_calibrated'] for row in rows])
     tests = zip(excess.mean.tolist(), excess.p.tolist(), corrected, excess.p_max.tolist())
     made = [Slice(**row | dict(p_calibrated=q), excess=e, p=p, p_holm=h, p_max=m)
             for row, q, (e, p, h, m) in zip(rows, ece_p, tests)]
     made.sort(key=lambda s: (math.isnan(s.p), s.p_max, s.p, -abs(s.excess), s.p_calibrated))
-    whole = Slice(**_slice('all', conf, hit, n_bins, draws, seed))
+    whole = Slice(**_slice('all', conf, hit, n_bins, seed))
     binary, notes = preds.binary and not preds.stated, [g.note for g in found if g.note]
     return Slices(whole, made, binary, least, permutations, notes)

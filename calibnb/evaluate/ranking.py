@@ -7,11 +7,13 @@ __all__ = ['signed_residuals', 'check_tie', 'as_good_as_best']
 
 # %% ../../nbs/40_evaluate/06_ranking.ipynb #17076cce
 import math
+from functools import partial
 from itertools import combinations
 
 import torch
 
 from ..metrics.bins import bin_ids
+from ..metrics.clusters import cluster_sums
 from ..metrics.intervals import holm, z_quantile
 from .measures import Scored
 
@@ -26,8 +28,12 @@ def signed_residuals(
     gaps = torch.zeros(scored.n_bins, dtype=torch.float64, device='cpu').index_add_(0, ids, residual)
     return gaps.sign()[ids]*residual
 
-def _covariance(values):
-    "Return the (R, R) covariance of the means of R tensors of N numbers each."
+def _covariance(values, cluster=None):
+    "Return the (R, R) covariance of the means of R tensors of N numbers each, whose clusters are independent."
+    if cluster is not None:
+        share = torch.bincount(cluster).double()*len(torch.bincount(cluster))/len(cluster)  # of a cluster, 1 on average
+        sums = cluster_sums(torch.stack(values), cluster)*len(share)/len(cluster)
+        values = [*sums - sums.mean(1, keepdim=True)*share]
     N = len(values[0])
     total, products = 0., 0.
     for start in range(0, N, 2**16):  # in chunks, to save memory
@@ -68,6 +74,7 @@ def as_good_as_best(
 )->dict[str, list[str]]:
     "Return, for each metric, the rows that are not significantly worse than any other row, the smallest first."
     residuals, found = {row: signed_residuals(s) for row, s in scored.items()}, {}
+    covariance_of = partial(_covariance, cluster=next(iter(scored.values())).cluster)
     for metric in next(iter(rows.values())):
         values = {row: measures[metric].value for row, measures in rows.items()}
         finite = [(row, value) for row, value in values.items() if value is not None]
@@ -75,12 +82,17 @@ def as_good_as_best(
         if not values:  # the value of every row is infinite
             found[metric] = []
             continue
-        if metric == 'classwise_ece': covariance = _interval_variances([rows[row][metric] for row in values])
+        if metric == 'classwise_ece':
+            measures = [rows[row][metric] for row in values]
+            if measures[0].interval is None:  # with clusters nothing says which rows are worse
+                found[metric] = []
+                continue
+            covariance = _interval_variances(measures)
         elif metric in ('error', 'nll', 'brier'):
-            covariance = _covariance([scored[row].per_sample()[metric] for row in values])
+            covariance = covariance_of([scored[row].per_sample()[metric] for row in values])
         elif metric == 'top_label_ece':
-            covariance = _covariance([signed_residuals(scored[row], top_label=True) for row in values])
-        else: covariance = _covariance([residuals[row] for row in values])
+            covariance = covariance_of([signed_residuals(scored[row], top_label=True) for row in values])
+        else: covariance = covariance_of([residuals[row] for row in values])
         found[metric] = _not_significantly_worse(values, covariance, tie_nll if metric == 'nll' else _ROUNDING)
     return found
 

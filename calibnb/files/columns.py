@@ -37,6 +37,8 @@ CONVENTIONS = {  # role of a name -> its convention; the reader tests the roles 
     'classes': Convention('classes', 'an array of texts that name the columns of scores, so labels may be texts'),
     'index': Convention('unnamed: .*', 'is left out if it counts the rows'),
     'id': Convention('id|idx|index|sample|sample_id|row|fold|split|pred|y_pred', 'is left out if it has whole numbers'),
+    'cluster': Convention(r'.*[\W_]id|(patient|subject|user|customer|speaker|document)(id|no)',
+                          'names the clusters of the samples, if its values repeat'),
     'weight': Convention('weight|weights|sample_weight', 'is refused'),
     # names that only make a proposal, or the names of classes
     'like a prediction': Convention(r'(.*[\W_])?(y_?hat|pred(ict(ed|ions?))?s?|guess(es)?)([\W_].*)?',

@@ -159,8 +159,8 @@ def class_targets(
     given = np.asarray(labels)
     if given.dtype == bool: given = labels = bool_ids(given, header)
     numeric = pos_label is None and given.dtype.kind in 'iuf'
-    unnamed = name == '' or not is_table and ((given < 0) | (given >= len(header))).any()  # no ids of an array
-    if numeric and unnamed: labels = _numeric_ids(given, name or 'target', header)
+    if numeric and (name == '' or not is_table and ((given < 0) | (given >= len(header))).any()):
+        labels = _numeric_ids(given, name or 'target', header)  # in an array, numbers are ids if they can be
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place)
     elif given.dtype.kind == 'U' or given.dtype.kind == 'O' and isinstance(given[0], str):

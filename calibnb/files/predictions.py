@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import as_tensor, check_multilabel, check_unlabelled, refuse_probs
+from ..core.checks import OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.classes import quote_names
 from ..core.options import pick
 from ..core.predictions import Predictions
@@ -47,7 +47,7 @@ def read_predictions(
     >>> read_predictions('preds.npz', 'probs')
     Predictions(3 samples, 2 classes, error 0.3333)
     """
-    names = replace(names, groups=tuple(groups), optional=tuple(optional))
+    names = replace(names, groups=tuple(groups), optional=(*names.optional, *optional))
     labelled = _read_labelled(path, kind, target_path, pos_label, names)
     return _predictions(labelled, kind, eps, target_path or path)
 
@@ -330,8 +330,9 @@ def why_probs(
         except ValueError: return ''
     if scores.isnan().any() or not ((scores >= 0) & (scores <= 1)).all(): return ''
     if scores.ndim == 2 and scores.shape[1] > 1:
-        of_rows = ((scores.sum(1) - 1).abs() <= _SUM_ERROR).all()
-        return 'each row sums to 1, so these are probabilities' if of_rows else ''
+        off = (scores.sum(1) - 1).abs().max()
+        about = 'about '*bool(off > OFF_SUM)
+        return f'each row sums to {about}1, so these are probabilities' if off <= _SUM_ERROR else ''
     found = names_among(contents, (plain_name(names.target),) if names.target else TARGET_NAMES)
     labels = {*unique_labels(contents.arrays[found[0]]).tolist()} if len(found) == 1 and contents.columns else {}
     if not (labels and labels <= {0, 1} and (scores % 1 > 0).any()): return ''

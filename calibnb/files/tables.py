@@ -63,7 +63,8 @@ def contents_of_frame(
     known = distinct_labels(unique_labels(targets[labels[0]]))[0] if len(labels) == 1 else names.classes
     check_class_columns([*scores], known, bool(names.scores))
     if not names.scores: scores = scores[in_counted_order([*scores])]
-    arrays = {'': scores.to_numpy(dtype=np.float64)} | targets
+    in_single = len(scores.dtypes) and (scores.dtypes == np.float32).all()  # its rounding decides what lies on an edge
+    arrays = {'': scores.to_numpy(dtype=np.float32 if in_single else np.float64)} | targets
     return FileContents(arrays, [*scores], extra, place, of_groups, (*frame,), like_labels)
 
 def names_among(contents, wanted):

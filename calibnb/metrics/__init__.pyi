@@ -1,6 +1,7 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from torch import Tensor
 from .bins import ReliabilityBins as ReliabilityBins
+from .clusters import design_effect as design_effect
 from .paired import PairedDifference as PairedDifference
 from .paired import ece_difference as ece_difference
 from .paired import mean_difference as mean_difference

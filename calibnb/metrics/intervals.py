@@ -343,10 +343,11 @@ def monte_carlo_p(
 def calibration_in_the_large_p(
     conf:Tensor,  # (N,) confidences
     hit:Tensor,   # (N,) bool
+    factor:float=1., # by which clusters raise the variance, see `clusters`
 )->float:
     "Return the two-sided p value of a z test for mean confidence = accuracy; 1 if all confidences are 0 or 1."
     conf = conf.double()
-    variance = (conf*(1 - conf)).sum()
+    variance = factor*(conf*(1 - conf)).sum()
     return math.erfc(((conf - hit.double()).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #83f6c34c

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .bins import bin_ids, check_bins
+from .clusters import few_clusters, variance_factor
 from .intervals import check_level, rate_variance, z_quantile
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #a9247978
@@ -68,6 +69,7 @@ def mean_difference(
     new:Tensor,      # (N,)
     level:float=.95,
     unseen=(),       # differences of samples of kinds that a small set may lack, e.g. where only one model is wrong
+    cluster:Tensor|None=None, # (N,) number of the cluster of each sample, see `clusters`
 )->PairedDifference:
     """Compare the means of per-sample values; the difference is infinite if one mean is, nan if both are.
 
@@ -83,6 +85,7 @@ def mean_difference(
         infinite = means[1] - means[0]  # inf, -inf or nan
         return PairedDifference(*means, infinite, infinite, infinite, n)
     value, noise = each.mean().item(), each.var().item()/n if n > 1 else math.inf
+    noise *= variance_factor(each, cluster, level)
     error = math.sqrt(noise + sum((d/n)**2 for d in unseen))
     return PairedDifference(*means, value, value - z*error, value + z*error, n)
 
@@ -90,6 +93,7 @@ def rate_difference(
     old:Tensor,      # (N,) bool, e.g. True where the old model is wrong
     new:Tensor,      # (N,) bool
     level:float=.95,
+    cluster:Tensor|None=None, # (N,) number of the cluster of each sample
 )->PairedDifference:
     """Compare two rates on the same samples, by the adjusted Wald interval [Bonett 2012].
 
@@ -102,7 +106,8 @@ def rate_difference(
     """
     n, b, c = len(old), (new & ~old).sum().item(), (old & ~new).sum().item()
     p, q = (b + 1)/(n + 2), (c + 1)/(n + 2)
-    half_width = z_quantile(level)*math.sqrt((p + q - (p - q)**2)/(n + 2))
+    factor = variance_factor(new.double() - old.double(), cluster, level)
+    half_width = z_quantile(level)*math.sqrt(factor*(p + q - (p - q)**2)/(n + 2))
     rates = [values.double().mean().item() for values in (old, new)]
     return PairedDifference(*rates, (b - c)/n, max(p - q - half_width, -1.), min(p - q + half_width, 1.), n)
 
@@ -113,16 +118,17 @@ def _corrected(z):
     "Estimate |t| from z ~ N(t, 1) with a bias of at most `_DELTA`."
     return z.abs() - _A*torch.exp(-z.square()/(2*_S**2))
 
-def _gaps(old, new, n_bins):
+def _gaps(old, new, n_bins, cluster=None):
     "Return the (2M,) g_b of the bins of both models, and their (2M, 2M) covariance."
     n, M = len(old[0]), 2*n_bins
     ids = torch.stack([bin_ids(conf, n_bins).long() + k*n_bins for k, (conf, _) in enumerate((old, new))])
     hit = torch.stack([hit.double() for _, hit in (old, new)])
     residual = hit - torch.stack([conf.double() for conf, _ in (old, new)])
     gap = torch.bincount(ids.view(-1), residual.view(-1), M)/n
-    # for each pair of bins, the sum over the samples in both bins of the product of residuals
-    products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
-    covariance = products.view(M, M)/n**2 - torch.outer(gap, gap)/n
+    if cluster is None:  # for each pair of bins, the sum over the samples in both bins of the product of residuals
+        products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
+        covariance = products.view(M, M)/n**2 - torch.outer(gap, gap)/n
+    else: covariance = _clustered_covariance(ids, residual, gap, cluster.cpu())
     count = torch.bincount(ids.view(-1), minlength=M).double()
     hits, variance = torch.bincount(ids.view(-1), hit.view(-1), M), covariance.diagonal()
     # a bin without a miss has noise, too
@@ -130,6 +136,14 @@ def _gaps(old, new, n_bins):
     scale = torch.where(variance > 0, raised/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale
     return gap, covariance + torch.diag(raised - covariance.diagonal())
+
+def _clustered_covariance(ids, residual, gap, cluster):
+    "Return the (2M, 2M) covariance of the g_b from their sums over clusters."
+    G, M, n = int(cluster.max()) + 1, len(gap), len(cluster)
+    sums = torch.bincount((ids + cluster*M).view(-1), residual.view(-1), G*M).view(G, M)
+    size = torch.bincount(cluster, minlength=G).double()
+    apart = sums/n - size[:, None]*gap/n
+    return apart.T @ apart*G/max(1, G - 1)*few_clusters(G)**2
 
 def _largest_bias(gap, sd, covariance):
     "Return B, the largest absolute bias of the estimated difference."
@@ -154,6 +168,7 @@ def ece_difference(
     level:float=.95,
     draws:int=1000,    # simulated sets of gaps, for the standard error
     seed:int=0,
+    cluster:Tensor|None=None, # (N,) number of the cluster of each sample
 )->PairedDifference:
     """Compare the ECE of two models on the same samples; `value` is corrected for the bias of the ECE [Armstrong 2018].
 
@@ -167,7 +182,7 @@ def ece_difference(
     """
     check_level(level)
     check_bins(n_bins)
-    gap, covariance = _gaps(old, new, n_bins)
+    gap, covariance = _gaps(old, new, n_bins, cluster)
     sd, M = covariance.diagonal().clamp_min(0).sqrt(), n_bins
     ece = [part.abs().sum().item() for part in (gap[:M], gap[M:])]
     weight = torch.cat([-sd[:M], sd[M:]])

@@ -116,6 +116,7 @@ def smooth_noise(
     cells:int=2**12,  # grid cells
     means:Tensor|None=None, # `cosine_means` of the errors; None: computed from conf and hit
     value:float|None=None,  # smECE; None: computed from the means
+    factor:float=1.,  # by which clusters raise the variance, see `clusters`
 )->dict:              # arguments of `intervals.norm_interval`
     "Return the smoothed error with sigma = smECE, simulated noise, and the weights of an integral from 0 to 1."
     conf = conf.double().cpu()
@@ -126,7 +127,7 @@ def smooth_noise(
     points = min(means.shape[-1] - 1, _points_for(2*sigma))  # smoothing removes finer noise
     squares = e.square() + 2/len(e)  # two misses more than were seen, as in `rate_variance`
     variance = torch.bincount((conf*points).round().int(), weights=squares, minlength=points + 1)
-    sd = variance.sqrt().float()  # standard deviation of the summed error at each grid point
+    sd = (factor*variance).sqrt().float()  # standard deviation of the summed error at each grid point
     draw = torch.Generator().manual_seed(seed)
     mass = torch.randn(draws, points + 1, generator=draw, dtype=torch.float32, device='cpu').mul_(sd)
     gap = _smoothed(means, sigma, points)

@@ -38,8 +38,8 @@ def held_out_scores(
 
     >>> from calibnb.posthoc import held_out_scores
     >>> logits, target = [[9., 0.]]*40, [0, 0, 0, 1]*10  # very confident, and correct in three of four
-    >>> print(f'{held_out_scores(logits, target).mean():.2f}')  # a confidence of .75 would have .56
-    0.58
+    >>> print(f'{held_out_scores(logits, target).mean():.2f}')  # 2.25 without a calibrator, .56 at confidence .75
+    0.56
     """
     pick('score', score, ('nll', 'brier'))
     logits, target = check_logits(logits, target, values=True, least=1)

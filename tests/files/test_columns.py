@@ -716,3 +716,31 @@ def test_a_sample_without_any_class_is_told_by_its_place(suffix, place, width, c
     if suffix in (".npz", ".parquet"):
         with pytest.raises(ValueError, match=f"logits: {place} holds only -inf"):
             list(read_pieces(f"a{suffix}", "logits", rows=3))
+
+
+def test_a_column_to_leave_out_may_be_in_one_of_two_files(capsys):
+    probs_table().to_csv("old.csv", index=False)
+    probs_table().assign(note="seen").to_csv("new.csv", index=False)
+    commands = "compare old.csv new.csv", "compare new.csv old.csv", "estimate new.csv --like old.csv"
+    for command in commands:
+        assert cli.main([*command.split(), "--probs", "--ignore-col", "note"]) == 0
+    assert "column: 'nota' is not known" in refused(capsys, *"compare old.csv new.csv --probs --ignore-col nota".split())
+
+
+def test_single_precision_in_a_table_is_rounded_as_such(capsys):
+    "In float32, .2 is above the edge 3/15; in a csv file it lies on it."
+    table = pd.DataFrame(dict(p=np.tile([.2, .4, .6, .8], 50), y=np.tile([0, 1], 100)))
+    table.to_csv("p.csv", index=False)
+    table.astype(dict(p="float32")).to_parquet("p.parquet")
+    found = []
+    for name in "p.csv", "p.parquet":
+        assert cli.main(["audit", name, "--probs", "--no-report", "--json", "--calibrator", "temperature"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]["ece"]["value"])
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def test_plan_says_that_it_cannot_read_the_labels(capsys):
+    p = np.linspace(.01, .99, 200)
+    pd.DataFrame(dict(score=p, y=["no", "yes"]*100)).to_csv("p.csv", index=False)
+    assert cli.main("plan p.csv --probs --below 5".split()) == 0
+    assert "the labels cannot be read" in capsys.readouterr().err

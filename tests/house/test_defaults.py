@@ -23,7 +23,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "core": "core.atomic core.options core.checks core.runtime core.probabilities core.classes "
             "core.folds core.predictions core.plugins",
     "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing",
-    "intervals": "metrics.intervals", "rare": "metrics.rare", "samples": "metrics.samples",
+    "intervals": "metrics.intervals metrics.clusters", "rare": "metrics.rare", "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
                " metrics.ood metrics.decisions metrics.certainty metrics.registered",
     "streaming": "metrics.streaming",
@@ -68,6 +68,7 @@ OF_OTHERS = "DeprecationWarning", "PendingDeprecationWarning"
 pytestmark = pytest.mark.filterwarnings("error", *(f"ignore::{kind}" for kind in OF_OTHERS),
                                         *(f"error::{kind}:calibnb" for kind in OF_OTHERS))
 N, K = 24, 3
+CLUSTER = torch.arange(N)//3
 
 
 def draw(*shape, seed=0, dtype=torch.float32):
@@ -318,6 +319,10 @@ TABLE |= {
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
     "intervals.rate_variance": lambda: [intervals.rate_variance(t.count*t.acc.nan_to_num(0), t.count.clamp_min(1))
                                         for t in [bins.width_bins(CONF, HIT, 5)]],
+    "intervals.cluster_sums": lambda: intervals.cluster_sums(CONF[None], CLUSTER),
+    "intervals.design_effect": lambda: intervals.design_effect(CONF, CLUSTER),
+    "intervals.variance_factor": lambda: intervals.variance_factor(CONF, CLUSTER),
+    "intervals.few_clusters": lambda: intervals.few_clusters(8),
     "rare.bias_interval": lambda: [rare.bias_interval(c, HIT) for c in (CONF, CONF.double())],
     "rare.losses_of_a_miss": lambda: [rare.losses_of_a_miss(CONF.double(), HIT, CONF.double(), CONF.double(), K)
                                       for K in (1, 3)],
@@ -654,7 +659,7 @@ TABLE |= {
                                    for g in compared.groupings(in_groups(), by, 2)],
     "compared.crossed": lambda: [(g.names, g.ids)
                                  for g in compared.crossed(compared.groupings(in_groups(), None, 2), 2)],
-    "compared.slices": lambda: compared.slices(in_groups(), find=True, least=2, permutations=9, draws=2).frame(),
+    "compared.slices": lambda: compared.slices(in_groups(), find=True, least=2, permutations=9).frame(),
     "compared.compare_models": lambda: [compared.compare_models(
         p, core.Predictions(2*p.logits, p.target), by=["predicted_class"], least=2).frame()
         for p in (in_groups(), *columns()[:2])],
@@ -666,6 +671,8 @@ TABLE |= {
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
     "evaluate.ConfidenceHistogram": lambda: [evaluate.ConfidenceHistogram(c, dict(ece=5), dict(ada=5)).errors(3, 0)
                                          for c in (CONF.double(), draw(9000).sigmoid().double())],
+    "evaluate.ece_floor": lambda: evaluate.ece_floor(CONF.double(), 5),
+    "evaluate.resamples_of": lambda: [evaluate.resamples_of(c, N, 2, 0).weight for c in (None, CLUSTER)],
     "evaluate.classwise_floor": lambda: evaluate.classwise_floor(bins.class_sums(PROBS, TARGET, 5)),
     "evaluate.mean_absolute_deviation": lambda: evaluate.mean_absolute_deviation(CONF.double()*9, CONF.double()),
     "evaluate.measure_all": lambda: evaluate.measure_all(
@@ -692,6 +699,8 @@ TABLE |= {
     "core.as_tensor": lambda: [core.as_tensor(v)
                                for v in ([1, 2], [.1, .2], np.array([1.5], dtype=np.float32), np.array([True]))],
     "core.top_probability": lambda: core.top_probability(LOGITS, LOGITS.amax(1)),
+    "core.copied_rows": lambda: core.copied_rows(LOGITS.repeat(9, 1), TARGET.repeat(9), PROBS.repeat(9, 1)),
+    "core.projected": lambda: core.projected(LOGITS.double()),
     "core.random_order": lambda: [core.random_order(LOGITS, TARGET), core.row_hashes(LOGITS, TARGET)],
     "core.row_hashes": lambda: core.row_hashes(LOGITS),
     "core.reaches": lambda: [core.reaches(p, .5) for p in (CONF, CONF.double())],

@@ -1,0 +1,83 @@
+"""Samples in clusters, and copies of samples, which are clusters that nobody named."""
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import compare_models, evaluate
+from calibnb.evaluate.audit import check_sets
+from calibnb.metrics import ece_difference, mean_difference, rate_difference
+
+
+def calibrated(n, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    p = torch.rand(n, generator=draw, dtype=torch.float64)
+    return p, (torch.rand(n, generator=draw) < p).long()
+
+
+def widths(found):
+    row = found.rows["uncalibrated"]
+    return {name: np.diff(row[name].interval).item() for name in ("error", "nll", "ece", "ada_ece", "smooth_ece")}
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_copies_of_a_file_tell_no_more_than_the_file(columns):
+    p, y = calibrated(300)
+    probs = p[:, None] if columns == 1 else torch.stack([1 - p, p], 1)
+    once = evaluate(Predictions.from_probs(probs, y), calibrators=["temperature", "bbq"])
+    five = evaluate(Predictions.from_probs(probs.repeat(5, 1), y.repeat(5)), calibrators=["temperature", "bbq"])
+    assert five.recommended == once.recommended == "uncalibrated"  # bbq learns copies by heart
+    assert five.rows["bbq"]["nll"].value > five.rows["uncalibrated"]["nll"].value
+    for name, width in widths(five).items():
+        assert width > .85*widths(once)[name], name
+    assert next(c.status for c in five.checks if c.code == "CNB014") == "tip"
+    assert any("300 clusters" in note and "299 independent" in note for note in five.notes)
+
+
+def test_clusters_widen_what_is_said_of_two_models():
+    p, y = calibrated(200)
+    other = (p + .1*torch.randn(200, generator=torch.Generator().manual_seed(1))).clamp(.01, .99)
+    old, new = (Predictions.from_probs(q, y) for q in (p, other))
+    copies = torch.arange(200).repeat_interleave(4)
+    def width(d): return d.high - d.low
+    plain, four = (compare_models(a, b).differences
+                   for a, b in ((old, new), (old[copies].clustered(copies), new[copies])))
+    for name, d in plain.items():  # a miss that was not seen counts less among 800 rows
+        assert width(four[name])/width(d) == pytest.approx(1, abs=.15), name
+    values = (old.nll, new.nll), (~old.hit, ~new.hit), ((p, y == 1), (other, y == 1))
+    for compared, pair in zip((mean_difference, rate_difference, ece_difference), values):
+        alone = compared(*pair, cluster=torch.arange(200))  # one sample each
+        assert width(alone)/width(compared(*pair)) == pytest.approx(1, abs=.02)
+
+
+def test_a_rounded_copy_of_the_test_set_is_no_validation_set():
+    p, y = calibrated(500)
+    with pytest.raises(ValueError, match="val: 49[0-9] of its samples are in preds too"):
+        check_sets(Predictions.from_probs(p, y), Predictions.from_probs(p.float(), y))
+    others = calibrated(500, seed=1)
+    check_sets(Predictions.from_probs(p, y), Predictions.from_probs(*others))
+
+
+def patients(folder, n=60, scans=10):
+    "Write files of scans whose patients differ; ids are texts of numbers."
+    draw = np.random.default_rng(0)
+    z, moved = 2*draw.normal(size=n*scans), np.repeat(1.5*draw.normal(size=n), scans)
+    y = (draw.random(n*scans) < 1/(1 + np.exp(-z - moved))).astype(int)
+    ids = [f"{i:03d}" for i in np.repeat(np.arange(n), scans)]
+    pd.DataFrame(dict(p=1/(1 + np.exp(-z)), patient_id=ids, y=y)).to_csv(folder/"p.csv", index=False)
+
+
+def test_the_command_names_clusters(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    patients(tmp_path)
+    assert cli.main("audit p.csv --no-report".split()) == 0
+    assert "600 samples have 60 values of patient_id" in capsys.readouterr().out
+    assert cli.main("audit p.csv --no-report --cluster patient_id".split()) == 0
+    out = capsys.readouterr().out
+    assert "600 samples in 60 clusters" in out and "CNB017" not in out
+    assert cli.main("compare p.csv p.csv --cluster patient_id".split()) == 0
+    assert "600 samples in 60 clusters" in capsys.readouterr().out
+    assert cli.main("audit p.csv --no-report --cluster patient_id --by patient_id".split()) == 2
+    assert "--cluster: given with --by" in capsys.readouterr().err
