@@ -76,7 +76,7 @@ def _enough(m, limit):
     "Return a text with the number of samples that would decide, if the error is as estimated without its bias."
     low, high = m.interval
     estimate = max(0., m.value**2 - (m.floor or 0.)**2)**.5  # the ECE of few samples is mostly noise
-    d, r = abs(estimate - limit), high - m.value if estimate <= limit else m.value - low
+    d, r = abs(estimate - limit), high - estimate if estimate <= limit else estimate - low
     if r > 10*d: return f'the estimate is so close to the limit that {100*m.n:,} samples would not decide'
     return f'about {max(m.n, round_up(m.n*(r/d)**2)):,} samples would decide'
 

@@ -1,5 +1,6 @@
 "Checks with codes: in the answer, in JSON that fits its schema, in the report, and left out on demand."
 import json
+import re
 import warnings
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,7 +14,9 @@ from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import CHECKS, UNCALIBRATED, evaluate, gate
 from calibnb.evaluate.answer import verdict
+from calibnb.evaluate.choice import Choice
 from calibnb.evaluate.page import write_page
+from calibnb.metrics import Measure
 
 DOCS = Path(__file__).resolve().parents[2]/"docs"
 SCHEMA = json.loads((DOCS/"audit-1.schema.json").read_text())
@@ -176,3 +179,24 @@ def test_audit_of_masked_classes():
     for found in evaluate(preds, val), evaluate(preds):
         assert len(found.rows) > 5 and not [note for note in found.notes if "could not be fitted" in note]
         for row in found.rows.values(): assert np.isfinite([m.value for m in row.values() if m.value is not None]).all()
+
+
+def test_the_samples_that_would_decide_are_told_without_the_bias_of_the_ece():
+    "A true ECE of 2 % and a limit of 5 %: an interval of 560 samples is twice as wide as what decides."
+    wanted = []
+    for seed in range(9):
+        draw = torch.Generator().manual_seed(seed)
+        p = torch.rand(560, generator=draw, dtype=torch.float64)
+        y = (torch.rand(560, generator=draw) < (p + .04*(p > .5)).clip(0, 1)).long()
+        text = gate(evaluate(Predictions.from_probs(p, y), calibrators=[]), max_ece=.05)[0].text
+        wanted += [int(n.replace(",", "")) for n in re.findall(r"about ([\d,]+) samples would decide", text)]
+    assert len(wanted) > 5 and min(wanted) > 560 and 1000 < sorted(wanted)[len(wanted)//2] < 5000
+
+
+def test_no_calibrator_that_raises_the_nll_is_recommended():
+    given = {UNCALIBRATED: (.5, .06), "temperature": (.502, .05), "platt": (.4995, .055)}
+    row = {name: dict(nll=Measure(value=nll, n=500), ece=Measure(value=ece, n=500, floor_high=.02, p=.01))
+           for name, (nll, ece) in given.items()}
+    assert Choice(row, best=["platt", UNCALIBRATED, "temperature"]).row == "platt"  # not the lowest ECE
+    del row["platt"]
+    assert Choice(row, best=[UNCALIBRATED, "temperature"]).row == UNCALIBRATED

@@ -724,7 +724,8 @@ def test_a_column_to_leave_out_may_be_in_one_of_two_files(capsys):
     commands = "compare old.csv new.csv", "compare new.csv old.csv", "estimate new.csv --like old.csv"
     for command in commands:
         assert cli.main([*command.split(), "--probs", "--ignore-col", "note"]) == 0
-    assert "column: 'nota' is not known" in refused(capsys, *"compare old.csv new.csv --probs --ignore-col nota".split())
+    err = refused(capsys, *"compare old.csv new.csv --probs --ignore-col nota".split())
+    assert "column: 'nota' is not known" in err
 
 
 def test_single_precision_in_a_table_is_rounded_as_such(capsys):
