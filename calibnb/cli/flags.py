@@ -152,7 +152,8 @@ def kind_of(args, name='file')->str:
     if why:
         print(f'{path}: {why}', file=sys.stderr)
         return 'probs'
-    if fault := _fault(path, names): raise ValueError(f'{name}: {fault.removeprefix("file: ")}')
+    needs_labels = getattr(args, 'target_file', '') is None  # in this file
+    if needs_labels and (fault := _fault(path, names)): raise ValueError(f'{name}: {fault.removeprefix("file: ")}')
     raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '
                      '--confidence COLUMN')
 

@@ -28,20 +28,23 @@ def row_hashes(
 
 def copied_rows(
     logits:Tensor, target:Tensor, # as in `row_hashes`
-    probs:Tensor,  # (N, K) class probabilities
+    conf:Tensor,   # (N,) confidences, or P(y = 1)
+    hit:Tensor,    # (N,) bool, or y == 1
 )->Tensor|None:    # (N,) number of the distinct row of each sample
     """Return which samples are copies of one another; None if equal rows are no copies, or at most 1 % of all rows.
 
-    Samples with equal scores share a leaf of a tree, or they are copies. Those of a leaf have different labels, about
-    as often as its probabilities say; copies have the same label."""
+    Samples with equal scores share a leaf of a tree, or they are copies. In a leaf, hits and misses mix as they do
+    among samples whose confidences are next to one another; copies are all hits or all misses."""
     group, size = row_hashes(logits).unique(return_inverse=True, return_counts=True)[1:]
     with_label, row = row_hashes(logits, target).unique(return_inverse=True)
     if len(row) - len(with_label) <= .01*len(row): return None
-    any_row = torch.empty_like(size).index_copy_(0, group, torch.arange(len(group), device='cpu'))
-    pure = (probs.cpu().double()[any_row]**size[:, None]).sum(1)  # probability that all labels are the same
-    mixed = len(with_label) - len(size)  # at least the number of scores with several labels
-    expected = (1 - pure)[size > 1].sum()
-    return row if expected >= 10 and mixed < expected/4 else None
+    n, hits = size.double(), torch.bincount(group, hit.cpu().double(), len(size))
+    by_conf = torch.empty_like(n).index_copy_(0, group, conf.cpu().double()).argsort()
+    n, rate = n[by_conf], (hits/size)[by_conf]
+    unequal = 2*rate*(1 - rate)*n/(n - 1).clamp_min(1)  # probability that two samples of a group differ
+    beside = (rate*(1 - rate.roll(1)) + rate.roll(1)*(1 - rate))  # and that two of neighbouring groups do
+    expected, found = (beside*(n - 1)).sum(), (unequal*(n - 1)).sum()
+    return row if expected >= 5 and found < expected/4 else None
 
 def random_order(
     logits:Tensor, target:Tensor|None=None, # as in `row_hashes`
@@ -91,7 +94,9 @@ def draw_folds(
     if cluster is None:
         order = random_order(logits, target, seed)
         ends = [*accumulate(map(len, order.tensor_split(folds)))]
-    else: order, ends = _whole_clusters(random_order(logits, target*len(target) + cluster, seed), cluster, folds)
+    else:
+        order = random_order(logits, target.cpu()*N + cluster.cpu(), seed)
+        order, ends = _whole_clusters(order, cluster, folds)
     return order.repeat(2), [(slice(end, start + N), slice(start, end)) for start, end in zip([0, *ends], ends)]
 
 def _whole_clusters(order, cluster, folds):
@@ -103,7 +108,7 @@ def _whole_clusters(order, cluster, folds):
     cluster_ends = first[cluster[place]].unique_consecutive(return_counts=True)[1].cumsum(0)
     if len(cluster_ends) < folds:
         raise ValueError(f'cluster: {len(cluster_ends)} clusters, too few for {folds} folds of whole clusters')
-    wanted = torch.arange(1, folds + 1, device='cpu')*N/folds
+    wanted = torch.arange(1, folds + 1, dtype=torch.float64, device='cpu')*(N/folds)
     ends = cluster_ends[(cluster_ends[:, None] - wanted).abs().argmin(0)].unique().tolist()
     return order[place], ends
 

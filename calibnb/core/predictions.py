@@ -181,7 +181,16 @@ class Predictions:
         >>> preds.cluster.tolist()
         [0, 1, 0]
         """
-        return replace(self, cluster=ids)
+        made = replace(self, cluster=ids)
+        if ids is not None and len(self) > 1 and not made.cluster.any():
+            raise ValueError('cluster: all samples have the same id, want two ids or more')
+        return made
+
+    @property
+    def pairs(self):
+        "(N,) confidences and (N,) bool hits; for binary predictions P(y = 1) and y == 1."
+        if self.binary: return self.probs[:, 0], self.target == 1
+        return self.conf, self.hit
 
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."
@@ -265,7 +274,9 @@ def _near(preds, other):
     if preds.num_classes != other.num_classes: return 0
     def number(p):
         z = p.class_logits.cpu().double()
-        return projected(z - z.amax(1, keepdim=True))/1e9 + 1e6*p.target.cpu().double()
+        z = z - z.amax(1, keepdim=True)
+        tells = z.topk(2)[0][:, 1] > -20  # surer rows are alike in any two sets
+        return (projected(z)/1e9 + 1e6*p.target.cpu().double())[tells]
     known, wanted = number(preds).sort()[0], number(other)
     within = 1e-5*preds.num_classes**.5
     def found(shift): return int((torch.searchsorted(known, wanted + shift + within, right=True)

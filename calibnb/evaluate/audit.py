@@ -20,7 +20,6 @@ from ..core.folds import copied_rows, draw_folds, random_order
 from ..core.predictions import Predictions
 from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
-from ..metrics.clusters import design_effect
 from ..metrics.registered import metrics as registered_metrics, registered_measures
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
@@ -222,7 +221,7 @@ def check_metrics(names):
 def _clusters_note(scored):
     "Say what clusters change."
     conf, hit = scored.pairs
-    worth = len(scored)/design_effect(hit.double() - conf, scored.cluster)
+    worth = len(scored)/scored.design_effect(hit.double() - conf)
     return (f'Intervals, tests and folds count {scored.clusters:,} clusters: for the calibration errors, '
             f'{len(scored):,} samples are worth {worth:,.0f} independent ones.')
 
@@ -266,9 +265,12 @@ def evaluate(
     """
     check_metrics(metrics)
     check_tie(tie)
+    given = preds
     if isinstance(preds, Predictions) and preds.cluster is None:  # copies go into one fold, and count once
-        preds = preds.clustered(copied_rows(preds.logits, preds.target, preds.class_probs))
+        preds = preds.clustered(copied_rows(preds.logits, preds.target, *preds.pairs))
+    cluster = getattr(preds, 'cluster', None)
     if folds is None: folds = 5 if len(preds) >= 10 else 2
+    if cluster is not None: folds = min(folds, int(cluster.max()) + 1)
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
     if calibrators is None and preds.stated: calibrators = _FOR_STATED
@@ -285,7 +287,7 @@ def evaluate(
         found.add(chosen)
         if calibrators is None: found.add(_on_top(found, tie), on_top=True)
     if not found.fitted: how = 'no calibrator was fitted'
-    elif val is None: how = f'calibrators cross-fitted in {folds} folds'
+    elif val is None: how = f'calibrators cross-fitted in {len(fits.pairs)} folds'
     else: how = f'calibrators fitted on {n_fit:,} other samples'
     if preds.cluster is not None: found.notes.append(_clusters_note(found.scored[UNCALIBRATED]))
     best = as_good_as_best(found.rows, found.scored, tie) | {name: [] for name in metrics}
@@ -293,4 +295,4 @@ def evaluate(
         if row == UNCALIBRATED: measures.update(uncalibrated)
         elif metrics: measures.update(_registered_measures(metrics, preds, fits.probs(row), seed))
     made = Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful, tie)
-    return replace(made, checks=run_checks(made, preds, val))
+    return replace(made, checks=run_checks(made, given, val))

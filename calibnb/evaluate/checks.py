@@ -199,9 +199,9 @@ def _twice(found, preds, val):
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #b696afd6
 @_check('CNB014', 'repeated rows',
         'Samples occur more than once, with the same scores and the same label.',
-        'More than 1 % of the rows repeat an earlier row, and equal scores have the same label far more often than '
-        'their probabilities say, unlike the leaves of a tree. Intervals, tests and folds then count each distinct row '
-        'once, unless clusters are given.',
+        'More than 1 % of the rows repeat an earlier row, and equal scores are far more often all hits or all '
+        'misses than neighbouring scores are, unlike the leaves of a tree. Intervals, tests and folds then count '
+        'each distinct row once, unless clusters are given.',
         'Remove the copies, or audit one row per sample (e.g. not each augmented copy).')
 def _repeated(found, preds, val):
     outcomes = [_repeated_in(preds)] if val is None else [_repeated_in(preds), _repeated_in(val, 'validation ')]
@@ -209,7 +209,7 @@ def _repeated(found, preds, val):
 
 def _repeated_in(preds, of=''):
     "Return the outcome of the check for one set of samples; `of` is its name in the text."
-    copies = copied_rows(preds.logits, preds.target, preds.class_probs)
+    copies = copied_rows(preds.logits, preds.target, *preds.pairs)
     if copies is None: return _PASSED
     n, distinct = len(preds), int(copies.max()) + 1
     return 'tip', f'{n - distinct:,} of {n:,} {of}rows repeat the scores and the label of an earlier row.'
@@ -241,17 +241,19 @@ def _missing_in(preds, of=''):
         'Samples share an id, such as a patient, and errors of one id come together. Intervals and tests that count '
         'samples are then too narrow, and folds judge calibrators on ids that they were fitted on.',
         'A column of texts, or one called like `patient_id`, has more than 20 values, some repeated, and the design '
-        'effect of hit minus confidence is above 1.5. A table is searched for such names.',
+        'effect of hit minus confidence is above 1.5 and beyond chance (p < .001). A table is searched for such names.',
         'Audit with `--cluster COLUMN`, in Python `preds.clustered(ids)`.')
 def _in_clusters(found, preds, val):
+    from scipy.special import chdtri
     if preds.cluster is not None or preds.groups is None: return _NOT_APPLICABLE
     conf, hit = found.scored[UNCALIBRATED].pairs
     effects = {name: design_effect(hit.double() - conf, preds.clustered(ids).cluster)
                for name, ids in preds.groups.items() if _are_ids(ids) and MOST_VALUES < ids.nunique() < len(preds)}
     if not effects: return _NOT_APPLICABLE
     name = max(effects, key=effects.get)
-    if effects[name] <= 1.5: return _PASSED
     n, ids, effect = len(preds), preds.groups[name].nunique(), effects[name]
+    by_chance = chdtri(ids - 1, .001)/(ids - 1)  # of independent samples, once in 1,000 columns
+    if effect <= max(1.5, by_chance): return _PASSED
     return 'issue', (f'{n:,} samples have {ids:,} values of {name}, with a design effect of {effect:.1f}: they are '
                      f'worth {n/effect:,.0f} independent samples.'), f'Audit with --cluster {name}.'
 

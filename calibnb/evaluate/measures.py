@@ -27,7 +27,7 @@ from calibnb.metrics.intervals import (
 )
 from ..metrics.measure import FORMATS, Measure
 from ..metrics.rare import losses_of_a_miss, mean_intervals
-from ..metrics.clusters import few_clusters, variance_factor
+from ..metrics.clusters import design_effect, few_clusters, together, variance_factor
 from ..metrics.truth import resampled_truth_error
 from ..posthoc.problems import problem_of
 from .floors import ConfidenceHistogram, classwise_floor, ece_floor
@@ -166,6 +166,9 @@ class Scored(BinnedConfidences):
         return cls(classes=classes, **{name: concatenate(pieces, order) for name, pieces in columns.items()})
 
     def __len__(self): return len(self.target)
+    def design_effect(self, values)->float:
+        "Return the design effect of the clusters on the mean of (N,) values; 1 without clusters."
+        return 1. if self.cluster is None else design_effect(values, self.cluster)
     @property
     def clusters(self):
         "The number of clusters."
@@ -243,7 +246,7 @@ def _means(scored, resamples):
     misses, count = torch.tensor([[misses], [n]], dtype=torch.float64, device='cpu')/factor
     low, high = proportion_interval(misses, count)
     unseen = torch.tensor(scored.losses_of_a_miss(), dtype=torch.float64, device='cpu')
-    of_losses = mean_intervals(torch.stack([nll, brier]), unseen, resamples)
+    of_losses = mean_intervals(torch.stack([nll, brier]), unseen, resamples, together=together(scored.cluster))
     if scored.cluster is not None: of_losses = _widened(of_losses, (nll, brier), scored.cluster)
     return dict(error=Measure.of(error.mean(), n, (low.item(), high.item())),
                 nll=Measure.of(nll.mean(), n, of_losses[0]), brier=Measure.of(brier.mean(), n, of_losses[1]))
@@ -268,19 +271,19 @@ def binned(table, n_bins, floor, seed, errors=None, factor=1.):
     interval = gap_interval(table.gap, table.acc, table.count.double()/factor, table.weight, seed=seed)
     value, n = table_norm(table), table.count.sum().item()
     if errors is None: errors = consistent_errors(table.conf, table.count, seed=seed)  # one draw for each bin is fast
-    errors, floor = errors*factor**.5, floor*factor**.5
+    errors = errors*factor**.5
     p = monte_carlo_p(errors, value)
     return Measure.of(value, n, interval, bins=n_bins, floor=floor, floor_high=_high(errors), p=p)
 
 def _high(errors): return errors.quantile(.95).item()
 
-def _smooth(conf, hit, simulated, seed, factor):
+def _smooth(conf, hit, simulated, seed, factor, effect):
     "Return the smooth ECE as a Measure; `simulated` are (draws,) errors of a calibrated model."
     means = cosine_means([(conf, hit.double() - conf)])
     value = smooth_error_norm(means)
     interval = norm_interval(**smooth_noise(conf, hit, seed=seed, means=means, value=value, factor=factor))
-    simulated = simulated*factor**.5
-    return Measure.of(value, len(conf), interval, floor=simulated.mean().item(), floor_high=_high(simulated))
+    floor, high = (simulated.mean()*effect**.5).item(), _high(simulated*factor**.5)
+    return Measure.of(value, len(conf), interval, floor=floor, floor_high=high)
 
 def _calibration_errors(scored, more_bins, draws, seed):
     "Return {measure: Measure} of ECE, adaptive ECE and smooth ECE."
@@ -288,13 +291,13 @@ def _calibration_errors(scored, more_bins, draws, seed):
     numbers = {'ece' if M == n_bins else f'ece_{M}': M for M in (n_bins, *more_bins)}
     histogram = ConfidenceHistogram(conf, {}, dict(ada_ece=n_bins))
     simulated = histogram.errors(draws, seed)
-    factor = scored.variance_factor(hit.double() - conf)
-    found = {name: binned(width_bins(conf, hit, M), M, ece_floor(conf, M), seed, factor=factor)
+    factor, effect = scored.variance_factor(hit.double() - conf), scored.design_effect(hit.double() - conf)
+    found = {name: binned(width_bins(conf, hit, M), M, effect**.5*ece_floor(conf, M), seed, factor=factor)
              for name, M in numbers.items()}
-    by_mass, floor = mass_table(conf, hit, n_bins), simulated['ada_ece'].mean().item()
+    by_mass, floor = mass_table(conf, hit, n_bins), effect**.5*simulated['ada_ece'].mean().item()
     tied = None if histogram.first_ties is None else simulated['ada_ece']  # bins that share hits are not drawn alone
     found['ada_ece'] = binned(by_mass, n_bins, floor, seed, tied, factor)
-    return found | dict(smooth_ece=_smooth(conf, hit, simulated['smooth'], seed, factor))
+    return found | dict(smooth_ece=_smooth(conf, hit, simulated['smooth'], seed, factor, effect))
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9026aaaa
 def _classwise(scored, seed):
@@ -308,8 +311,8 @@ def _classwise(scored, seed):
 def _top_label(scored, seed):
     "Return the top-label ECE of binary predictions as a Measure."
     conf, hit, n_bins = scored.conf, scored.hit, scored.n_bins
-    factor = scored.variance_factor(hit.double() - conf)
-    return binned(width_bins(conf, hit, n_bins), n_bins, ece_floor(conf, n_bins), seed, factor=factor)
+    factor, effect = scored.variance_factor(hit.double() - conf), scored.design_effect(hit.double() - conf)
+    return binned(width_bins(conf, hit, n_bins), n_bins, effect**.5*ece_floor(conf, n_bins), seed, factor=factor)
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #6e2937a1
 def measure_all(

@@ -238,7 +238,8 @@ def like_ids(
     try: names = [*map(str.strip, stored_names(path))]
     except Exception: return []  # a file that its reader reports
     starts = Counter(name.rpartition('_')[0] for name in names)  # p_en, p_id and p_de are classes
-    return [name for name in names if is_called(name, 'cluster') and not is_called(name, 'probs', 'logits')
+    others = 'probs', 'logits', 'like a label'
+    return [name for name in names if is_called(name, 'cluster') and not is_called(name, *others)
             and name not in used and starts[name.rpartition('_')[0]] == 1]
 
 def check_groups(path, contents, names):

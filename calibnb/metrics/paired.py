@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .bins import bin_ids, check_bins
-from .clusters import few_clusters, variance_factor
+from .clusters import few_clusters, together, variance_factor
 from .intervals import check_level, rate_variance, z_quantile
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #a9247978
@@ -86,7 +86,7 @@ def mean_difference(
         return PairedDifference(*means, infinite, infinite, infinite, n)
     value, noise = each.mean().item(), each.var().item()/n if n > 1 else math.inf
     noise *= variance_factor(each, cluster, level)
-    error = math.sqrt(noise + sum((d/n)**2 for d in unseen))
+    error = math.sqrt(noise + sum((d*together(cluster)/n)**2 for d in unseen))
     return PairedDifference(*means, value, value - z*error, value + z*error, n)
 
 def rate_difference(
@@ -105,9 +105,10 @@ def rate_difference(
     'better'
     """
     n, b, c = len(old), (new & ~old).sum().item(), (old & ~new).sum().item()
-    p, q = (b + 1)/(n + 2), (c + 1)/(n + 2)
     factor = variance_factor(new.double() - old.double(), cluster, level)
-    half_width = z_quantile(level)*math.sqrt(factor*(p + q - (p - q)**2)/(n + 2))
+    worth = n/factor + 2  # independent samples, with one more of each kind
+    p, q = (b/factor + 1)/worth, (c/factor + 1)/worth
+    half_width = z_quantile(level)*math.sqrt((p + q - (p - q)**2)/worth)
     rates = [values.double().mean().item() for values in (old, new)]
     return PairedDifference(*rates, (b - c)/n, max(p - q - half_width, -1.), min(p - q + half_width, 1.), n)
 
@@ -118,7 +119,7 @@ def _corrected(z):
     "Estimate |t| from z ~ N(t, 1) with a bias of at most `_DELTA`."
     return z.abs() - _A*torch.exp(-z.square()/(2*_S**2))
 
-def _gaps(old, new, n_bins, cluster=None):
+def _gaps(old, new, n_bins, cluster=None, level=.95):
     "Return the (2M,) g_b of the bins of both models, and their (2M, 2M) covariance."
     n, M = len(old[0]), 2*n_bins
     ids = torch.stack([bin_ids(conf, n_bins).long() + k*n_bins for k, (conf, _) in enumerate((old, new))])
@@ -128,22 +129,23 @@ def _gaps(old, new, n_bins, cluster=None):
     if cluster is None:  # for each pair of bins, the sum over the samples in both bins of the product of residuals
         products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
         covariance = products.view(M, M)/n**2 - torch.outer(gap, gap)/n
-    else: covariance = _clustered_covariance(ids, residual, gap, cluster.cpu())
+    else: covariance = _clustered_covariance(ids, residual, gap, cluster.cpu(), level)
     count = torch.bincount(ids.view(-1), minlength=M).double()
     hits, variance = torch.bincount(ids.view(-1), hit.view(-1), M), covariance.diagonal()
+    size = together(cluster)
     # a bin without a miss has noise, too
-    raised = torch.maximum(variance, (count/n).square()*rate_variance(hits, count.clamp_min(1)))
+    raised = torch.maximum(variance, (count/n).square()*rate_variance(hits/size, count.clamp_min(1)/size))
     scale = torch.where(variance > 0, raised/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale
     return gap, covariance + torch.diag(raised - covariance.diagonal())
 
-def _clustered_covariance(ids, residual, gap, cluster):
+def _clustered_covariance(ids, residual, gap, cluster, level):
     "Return the (2M, 2M) covariance of the g_b from their sums over clusters."
     G, M, n = int(cluster.max()) + 1, len(gap), len(cluster)
     sums = torch.bincount((ids + cluster*M).view(-1), residual.view(-1), G*M).view(G, M)
     size = torch.bincount(cluster, minlength=G).double()
     apart = sums/n - size[:, None]*gap/n
-    return apart.T @ apart*G/max(1, G - 1)*few_clusters(G)**2
+    return apart.T @ apart*G/max(1, G - 1)*few_clusters(G, level)**2
 
 def _largest_bias(gap, sd, covariance):
     "Return B, the largest absolute bias of the estimated difference."
@@ -182,7 +184,7 @@ def ece_difference(
     """
     check_level(level)
     check_bins(n_bins)
-    gap, covariance = _gaps(old, new, n_bins, cluster)
+    gap, covariance = _gaps(old, new, n_bins, cluster, level)
     sd, M = covariance.diagonal().clamp_min(0).sqrt(), n_bins
     ece = [part.abs().sum().item() for part in (gap[:M], gap[M:])]
     weight = torch.cat([-sd[:M], sd[M:]])

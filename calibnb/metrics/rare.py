@@ -52,11 +52,13 @@ def mean_intervals(
     unseen:Tensor,        # (V,) losses of a sample of a kind that a small set may lack, e.g. of a miss
     resamples:Resamples,
     level:float=.95,
+    together:float=1., # number of unseen samples that come together, the size of a cluster
 )->list[tuple[float, float]]: # lower and upper end of each mean
     "Return percentile intervals of means, with an unseen sample at one end if its loss is beyond the mean."
     means = resamples.means(values.double().masked_fill(values.isinf(), math.nan))
     draw = torch.Generator().manual_seed(0)
-    extra = torch.poisson(torch.ones(len(means) - 1, dtype=torch.float64, device='cpu'), generator=draw)/resamples.n
+    extra = torch.poisson(torch.ones(len(means) - 1, dtype=torch.float64, device='cpu'), generator=draw)
+    extra = extra*together/resamples.n
     beyond = unseen.double().cpu() - means[0]
     ends = zip(means[1:].T, means[1:].T + extra*beyond[:, None])
     return [(min(low, low_more), max(high, high_more)) for (low, high), (low_more, high_more)

@@ -1,4 +1,6 @@
 """Samples in clusters, and copies of samples, which are clusters that nobody named."""
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -60,6 +62,39 @@ def test_a_rounded_copy_of_the_test_set_is_no_validation_set():
     check_sets(Predictions.from_probs(p, y), Predictions.from_probs(*others))
 
 
+def test_where_nothing_is_missed_each_cluster_counts_once():
+    logits = torch.tensor([[4., 0., 0.]]) + torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    once, rows = Predictions(logits, logits.argmax(1)), torch.arange(60).repeat(20)
+    many = once[rows].clustered(rows)
+    for name in "error", "nll", "ece":
+        alone, twenty = (evaluate(q, calibrators=[]).rows["uncalibrated"][name].interval[1] for q in (once, many))
+        assert twenty == pytest.approx(alone, rel=.1), name
+    rival = Predictions(1.2*logits, logits.argmax(1))
+    for pair in zip(*(compare_models(*models).differences.values() for models in ((once, rival), (many, rival[rows])))):
+        assert pair[1].high == pytest.approx(pair[0].high, rel=.1, abs=.005)
+
+
+def test_rounded_and_saturated_scores_are_no_copies():
+    draw = torch.Generator().manual_seed(0)
+    p = torch.rand(2000, generator=draw, dtype=torch.float64).round(decimals=2)
+    y = (p + .05*torch.randn(2000, generator=draw) > .5).long()  # pure nearly everywhere, as copies are
+    assert evaluate(Predictions.from_probs(p, y), calibrators=[]).notes == []
+    a, b = (Predictions(30*torch.randn(1000, 1, generator=draw), torch.randint(2, (1000,), generator=draw))
+            for _ in range(2))
+    assert a.shared_samples(b) == 0
+
+
+def test_few_and_unequal_clusters():
+    p, y = calibrated(300)
+    preds = Predictions.from_probs(p, y)
+    with pytest.raises(ValueError, match="cluster: all samples have the same id"):
+        preds.clustered(torch.zeros(300))
+    large = torch.cat([torch.zeros(200), torch.arange(1, 101)])
+    for ids in torch.arange(300) % 3, large:  # the large cluster fills two of five folds or three
+        folds = re.search(r"in (\d) folds", evaluate(preds.clustered(ids), calibrators=["temperature"]).caption())
+        assert 2 < int(folds[1]) < 5
+
+
 def patients(folder, n=60, scans=10):
     "Write files of scans whose patients differ; ids are texts of numbers."
     draw = np.random.default_rng(0)
@@ -77,7 +112,7 @@ def test_the_command_names_clusters(tmp_path, monkeypatch, capsys):
     assert cli.main("audit p.csv --no-report --cluster patient_id".split()) == 0
     out = capsys.readouterr().out
     assert "600 samples in 60 clusters" in out and "CNB017" not in out
-    assert cli.main("compare p.csv p.csv --cluster patient_id".split()) == 0
+    assert cli.main("compare p.csv p.csv --cluster patient_id".split()) == 2  # the ECE is undecided
     assert "600 samples in 60 clusters" in capsys.readouterr().out
     assert cli.main("audit p.csv --no-report --cluster patient_id --by patient_id".split()) == 2
     assert "--cluster: given with --by" in capsys.readouterr().err

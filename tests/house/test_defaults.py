@@ -322,6 +322,7 @@ TABLE |= {
     "intervals.cluster_sums": lambda: intervals.cluster_sums(CONF[None], CLUSTER),
     "intervals.design_effect": lambda: intervals.design_effect(CONF, CLUSTER),
     "intervals.variance_factor": lambda: intervals.variance_factor(CONF, CLUSTER),
+    "intervals.together": lambda: intervals.together(CLUSTER),
     "intervals.few_clusters": lambda: intervals.few_clusters(8),
     "rare.bias_interval": lambda: [rare.bias_interval(c, HIT) for c in (CONF, CONF.double())],
     "rare.losses_of_a_miss": lambda: [rare.losses_of_a_miss(CONF.double(), HIT, CONF.double(), CONF.double(), K)
@@ -699,7 +700,7 @@ TABLE |= {
     "core.as_tensor": lambda: [core.as_tensor(v)
                                for v in ([1, 2], [.1, .2], np.array([1.5], dtype=np.float32), np.array([True]))],
     "core.top_probability": lambda: core.top_probability(LOGITS, LOGITS.amax(1)),
-    "core.copied_rows": lambda: core.copied_rows(LOGITS.repeat(9, 1), TARGET.repeat(9), PROBS.repeat(9, 1)),
+    "core.copied_rows": lambda: core.copied_rows(LOGITS.repeat(9, 1), TARGET.repeat(9), CONF.repeat(9), HIT.repeat(9)),
     "core.projected": lambda: core.projected(LOGITS.double()),
     "core.random_order": lambda: [core.random_order(LOGITS, TARGET), core.row_hashes(LOGITS, TARGET)],
     "core.row_hashes": lambda: core.row_hashes(LOGITS),
