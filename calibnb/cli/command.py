@@ -154,10 +154,16 @@ def _reason(error):
 
 # %% ../../nbs/90_cli/05_command.ipynb #5ed8f08f
 def _as_typed(message, args):
-    "Return a message with the flag in place of the argument's name in Python."
+    "Return a message with the flag in place of the argument's name in Python, without a flag that the command lacks."
+    if not _takes_drop_missing(args): message = re.sub(r' ?\(--drop-missing\)|: --drop-missing', '', message)
     flags = {action.dest: action.option_strings[-1] for action in args.parser._actions if action.option_strings}
     name, colon, rest = message.partition(': ')
     return f'{(flags | getattr(args, "renamed", {})).get(name, name)}{colon}{rest}'
+
+def _takes_drop_missing(args):
+    "Return True if rows can be left out: labels in a file of their own would then belong to other rows."
+    files = getattr(args, 'target_file', None), getattr(args, 'val_target_file', None)
+    return hasattr(args, 'drop_missing') and not any(files)
 
 def _do(args)->int:
     "Run the checks that all commands share, then run the command."
@@ -211,8 +217,8 @@ def _corrected(error, argv, args)->str:
     "Return the command line with the flags that the error asks for; '' if it asks for none, or for an unknown flag."
     given = sys.argv[1:] if argv is None else argv
     flags = {_OPTIONS[name]: value for name, value in getattr(error, 'options', {}).items()}
-    known = args.parser._option_string_actions
-    if not flags or not {*flags} <= {*known}: return ''
+    known = {*args.parser._option_string_actions} - (set() if _takes_drop_missing(args) else {'--drop-missing'})
+    if not flags or not {*flags} <= known: return ''
     words = []
     for flag, value in flags.items():
         words += [flag] if value is True else [flag, ','.join(value) if isinstance(value, tuple) else value]

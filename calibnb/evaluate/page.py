@@ -37,7 +37,8 @@ def _diagram(scored, n_bins, known):
     `known`: the row numbers of the samples in the file are known; they are not for a random part of the file."""
     conf, hit = scored.pairs
     table, ids = scored.bins(n_bins), bin_ids(conf, n_bins).long()
-    lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round(), table.count)
+    factor = scored.variance_factor(hit.double() - conf)
+    lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round()/factor, table.count.double()/factor)
     bins = []
     for i in range(n_bins):
         n = table.count[i].item()

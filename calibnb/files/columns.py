@@ -35,7 +35,7 @@ CONVENTIONS = {  # role of a name -> its convention; the reader tests the roles 
     'probs': Convention(r'(.*_)?prob(s|a|abilit(y|ies))?(_?\d+)?(_.*)?', 'holds probabilities, likewise'),
     'score': Convention('predictions|preds|scores|y_score', 'an array of scores, if no array has their kind'),
     'classes': Convention('classes', 'an array of texts that name the columns of scores, so labels may be texts'),
-    'index': Convention('unnamed: .*', 'is left out if it counts the rows'),
+    'index': Convention('unnamed: .*', 'is left out if it holds distinct whole numbers'),
     'id': Convention('id|idx|index|sample|sample_id|row|fold|split|pred|y_pred', 'is left out if it has whole numbers'),
     'cluster': Convention(r'.*[\W_]id|(patient|subject|user|customer|speaker|document)(id|no)',
                           'names the clusters of the samples, if its values repeat'),

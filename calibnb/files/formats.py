@@ -82,7 +82,7 @@ def _read_columnar(path, names=ColumnNames()):
     require('pyarrow')
     frame = (pd.read_parquet if path.suffix.lower() == '.parquet' else pd.read_feather)(path)
     check_distinct([str(name).strip() for name in frame])
-    return contents_of_frame(frame, 'row {}'.format, names)
+    return _contents(frame, 'row {}'.format, names)
 
 def _read_json_lines(path, names=ColumnNames()):
     "Read one object per line, with numbers, words and lists; lists of equal length become the rows of an array."
@@ -90,9 +90,13 @@ def _read_json_lines(path, names=ColumnNames()):
     objects = dict(_json_objects(path))
     frame = pd.DataFrame([*objects.values()], index=[*objects])
     if _LM_EVAL <= {*frame}: frame = _answers_of_lm_eval(frame)
-    def place(row): return f'line {frame.index[row]}'
+    return _contents(frame, lambda row: f'line {frame.index[row]}', names)
+
+def _contents(frame, place, names):
+    "Return the columns of a DataFrame; if some hold lists, as arrays."
+    def are_lists(column): return column.dtype == object and all(isinstance(v, (list, np.ndarray)) for v in column)
     lists = {name: list(column) for name, column in frame.items()
-             if name in (names.scores or frame) and all(isinstance(v, list) for v in column)}
+             if name in (names.scores or frame) and len(column) and are_lists(column)}
     if not lists: return contents_of_frame(frame, place, names)
     for name, rows in lists.items():
         if len({*map(len, rows)}) > 1: raise ValueError(f'{name!r} holds lists of several lengths, want equal lengths')
@@ -189,7 +193,7 @@ def _read_part(path, names, opened, n, rows):
         if isinstance(opened, ParquetColumns):
             frame = opened.part(rows)
             check_distinct([str(name).strip() for name in frame])
-            contents = contents_of_frame(frame, place, names)
+            contents = _contents(frame, place, names)
         else: contents = FileContents({name: array.part(rows if len(array) == n else slice(None))
                                        for name, array in opened.items()}, place=place)
     if len(rows) < n:

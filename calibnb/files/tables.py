@@ -55,7 +55,7 @@ def contents_of_frame(
     predictions = [name for name in scores if is_called(name, 'prediction')]
     if [*scores] != predictions: scores = scores.drop(columns=predictions)
     scores = _class_columns(scores, names, {word for name in labels for word in _words(frame[name])})
-    extra = {name: advice(name) for name in scores if is_called(name, 'weight')}
+    extra = {name: advice(name) for name in scores if is_called(name, 'weight') and name not in names.scores}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
     of_classes = [*scores] or names.classes, names.positive
@@ -120,8 +120,8 @@ def _summed(scores, skipped):
 def _has_fractions(column): return column.dtype.kind == 'f' and bool((column.dropna() % 1 != 0).any())
 
 def _is_index(column):
-    "Return True for a column without a name that holds row numbers, as `DataFrame.to_csv` writes."
-    return is_called(column.name, 'index') and np.array_equal(column, np.arange(len(column)))
+    "Return True for a column without a name that holds row numbers in any order, as `DataFrame.to_csv` writes."
+    return is_called(column.name, 'index') and column.dtype.kind in 'iu' and column.is_unique
 
 def like_labels_among(
     columns,  # DataFrame, or dictionary of (N,) arrays

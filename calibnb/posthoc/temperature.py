@@ -140,8 +140,10 @@ def _check_varied(logits):
     "Raise ValueError for nan or inf, and if each row has equal logits for all classes."
     check_unlabelled(logits)
     if not any((rows != rows[:, :1]).any() for rows in (logits[:1], logits)):  # the first row usually decides
-        raise ValueError('logits: equal for all classes in every row, so the temperature has no effect; '
-                         'is this the output of the network?')
+        raise ValueError(_NOT_VARIED)
+
+_NOT_VARIED = ('logits: equal for all classes in every row, so the temperature has no effect; '
+               'is this the output of the network?')
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #8d509082
 T_BOUNDS = .01, 100.  # lowest and highest temperature, for logits with a spread of 1
@@ -170,6 +172,7 @@ def temperature_bounds(
     "Return 1/100 and 100 times the spread of the logits within a row, but at most .01 and at least 100."
     z = logits.double().masked_fill(logits == -math.inf, math.nan)
     spread = (z - z.nanmean(1, keepdim=True)).square().nanmean().sqrt().item()
+    if spread == 0: raise ValueError(_NOT_VARIED)
     return T_BOUNDS[0]*min(1., spread), T_BOUNDS[1]*max(1., spread)
 
 def start_temperature(

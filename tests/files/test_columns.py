@@ -340,11 +340,13 @@ def probs_table():
 
 @pytest.mark.parametrize("name, flags, note", [
     ("index.csv", "", "column 'Unnamed: 0' is not a class and is left out"),
+    ("part.csv", "", "column 'Unnamed: 0' is not a class and is left out"),
     ("more.csv.gz", "", "columns 'id', 'age' are not classes and are left out"),
     ("more.parquet", "--ignore-col age --ignore-col id", None),
     ("more.feather", "--ignore-col age --ignore-col id", None),
     ("named.jsonl", "--target-col why --prob-cols a,b,c --ignore-col city", None),
     ("lists.jsonl", "", None),
+    ("lists.parquet", "", None),
     ("arrays.npz", "", None),
     ("numbers.npz", "", None),
 ])
@@ -352,6 +354,7 @@ def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
     "The kind, the labels and the classes are told from names or flags; what is left out is noted."
     table = probs_table()
     table.to_csv("index.csv")
+    table.set_axis([*range(7, 1207, 2)]).iloc[::-1].to_csv("part.csv")  # row numbers of a part, in another order
     more = table.assign(id=range(600), age=34)
     more.to_csv("more.csv.gz", index=False)
     more.to_parquet("more.parquet")
@@ -360,6 +363,7 @@ def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
     renamed.to_json("named.jsonl", orient="records", lines=True, double_precision=15)
     rows = [dict(probs=p, label=y) for p, y in zip(table.iloc[:, :3].values.tolist(), TARGET.tolist())]
     open("lists.jsonl", "w").write("".join(json.dumps(row) + "\n" for row in rows))
+    pd.DataFrame(rows).to_parquet("lists.parquet")
     np.savez("arrays.npz", y_prob=table.iloc[:, :3].to_numpy(), y_true=TARGET)
     classes, labels = np.array(["000", "002", "010"]), np.array([0, 2, 10])[TARGET]  # no ids, but numbers of the names
     np.savez("numbers.npz", y_prob=table.iloc[:, :3].to_numpy(), y_true=labels, classes=classes)
@@ -745,3 +749,21 @@ def test_plan_says_that_it_cannot_read_the_labels(capsys):
     pd.DataFrame(dict(score=p, y=["no", "yes"]*100)).to_csv("p.csv", index=False)
     assert cli.main("plan p.csv --probs --below 5".split()) == 0
     assert "the labels cannot be read" in capsys.readouterr().err
+
+
+def test_a_command_proposes_no_flag_that_it_lacks(capsys):
+    table = probs_table()
+    table.iloc[3, 0] = np.nan
+    table.to_csv("hole.csv", index=False)
+    table.iloc[:, :3].to_csv("scores.csv", index=False)
+    table.iloc[:, 3:].to_csv("labels.csv", index=False)
+    for command in "compare hole.csv hole.csv", "audit scores.csv --target labels.csv":
+        err = refused(capsys, *command.split(), "--probs")
+        assert "leave out the row" in err and "drop-missing" not in err
+    assert "audit hole.csv --probs --drop-missing" in refused(capsys, *"audit hole.csv --probs".split())
+
+
+def test_a_class_may_be_called_weight():
+    table = probs_table()
+    table.set_axis(["weight", "b", "c", "y"], axis=1).to_csv("w.csv", index=False)
+    assert cli.main("audit w.csv --no-report --calibrator temperature --prob-cols weight,b,c".split()) == 0

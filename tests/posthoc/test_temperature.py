@@ -153,6 +153,8 @@ def test_bounds_and_temperatures_are_checked():
     for criterion in "nll", "ece":
         with pytest.raises(ValueError, match="logits: equal for all classes in every row, so the temp"):
             TemperatureScaling(criterion).fit(torch.ones(5, 3)*torch.arange(5.)[:, None], torch.arange(5) % 3)
+    with pytest.raises(ValueError, match="logits: equal for all classes in every row, so the temp"):
+        EnsembleTemperatureScaling().fit(torch.ones(5, 3)*torch.arange(5.)[:, None], torch.arange(5) % 3)
 
 
 # mixtures, and a temperature for each sample

@@ -96,7 +96,7 @@ SIMULATIONS = {
         test_variants.test_the_marginal_interval_covers_with_many_classes, *case, 40, 33)
         for case in ((100, 1000, 1.), (30, 1000, 1.), (100, 1000, 1.5), (2, 500, 1.))},
     "bootstrap of the AUGRC": partial(test_selective.test_the_bootstrap_covers, 100, 88),
-    "intervals of the kernel error": partial(test_testing.test_intervals_of_the_kernel_error_cover, 100, 90),
+    "intervals of the kernel error": partial(test_testing.test_intervals_of_the_kernel_error_cover, 100),
     **{f"size and power of {name}": partial(test_testing.test_size_and_power, name, 100, 12)
        for name in test_testing.TESTS},
     **{f"intervals of the {score}": partial(test_refinement.test_intervals_hold_the_truth, score, 100, 88)
