@@ -35,9 +35,10 @@ def copied_rows(
 
     Samples with equal scores share a leaf of a tree, or they are copies. In a leaf, hits and misses mix as they do
     among samples whose confidences are next to one another; copies are all hits or all misses."""
+    with_label = row_hashes(logits, target)
+    if len(with_label) - len(with_label.unique()) <= .01*len(with_label): return None
+    row = with_label.unique(return_inverse=True)[1]
     group, size = row_hashes(logits).unique(return_inverse=True, return_counts=True)[1:]
-    with_label, row = row_hashes(logits, target).unique(return_inverse=True)
-    if len(row) - len(with_label) <= .01*len(row): return None
     n, hits = size.double(), torch.bincount(group, hit.cpu().double(), len(size))
     by_conf = torch.empty_like(n).index_copy_(0, group, conf.cpu().double()).argsort()
     n, rate = n[by_conf], (hits/size)[by_conf]
