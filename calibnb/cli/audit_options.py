@@ -9,6 +9,7 @@ __all__ = ['add_audit', 'AuditOptions']
 import math
 import shlex
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from calibnb.cli.flags import (
@@ -155,7 +156,7 @@ class AuditOptions:
             by=tuple(args.by), least=50 if args.least is None else args.least, costs=_costs(args), gate=Gate.of(args),
             plugins=tuple(args.plugin), to=to, title=args.title or Path(args.file).name)
 
-    @property
+    @cached_property
     def like_ids(self)->list[str]:
         "The columns that are called like ids of clusters, for a check; [] if clusters are given."
         if self.cluster: return []
