@@ -23,7 +23,7 @@ from .checks import check_logits, check_probs
 from calibnb.core.classes import (
     check_class_names, class_order, classifier_column, classifier_probs, one_vs_rest_names
 )
-from .folds import projected, row_hashes
+from .folds import copied_rows, projected, row_hashes
 from .options import pick
 from .probabilities import class_logits, class_probs, first_argmax, log_probs, uniform_weight
 
@@ -186,11 +186,11 @@ class Predictions:
             raise ValueError('cluster: all samples have the same id, want two ids or more')
         return made
 
-    @property
-    def pairs(self):
-        "(N,) confidences and (N,) bool hits; for binary predictions P(y = 1) and y == 1."
-        if self.binary: return self.probs[:, 0], self.target == 1
-        return self.conf, self.hit
+    @cached_property
+    def copies(self)->Tensor|None:
+        "(N,) number of the distinct row of each sample; None unless many rows are copies, see `copied_rows`."
+        pairs = (self.probs[:, 0], self.target == 1) if self.binary else (self.conf, self.hit)
+        return copied_rows(self.logits, self.target, *pairs)
 
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."

@@ -360,5 +360,5 @@ def data_size(
         return splits.in_shape, splits.num_classes, len(splits.train)
     shape, num_classes, n = _SIZES[base_name]
     if 'length' in options: shape = (options['length'],)
-    remaining = round(n*(1 - options['val'] - options['meta_val']))
+    remaining = n - round(options['val']*n) - round(options['meta_val']*n)
     return shape, num_classes, options['n_train'] or remaining

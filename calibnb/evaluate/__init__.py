@@ -9,7 +9,8 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'measures': ['ece_text', 'Scored', 'measure_all', 'Resamples', 'resampled_measures'],
+    'confidences': ['Confidences', 'ece_text'],
+    'measures': ['Scored', 'measure_all', 'Resamples', 'resampled_measures'],
     'resampled': ['resampled_errors', 'resampled_top_label'],
     'groups': ['slices', 'Slices', 'Slice'],
     'compare': ['compare_models', 'ModelComparison'],

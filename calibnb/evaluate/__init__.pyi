@@ -1,5 +1,6 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
-from .measures import ece_text as ece_text
+from .confidences import Confidences as Confidences
+from .confidences import ece_text as ece_text
 from .measures import Scored as Scored
 from .measures import measure_all as measure_all
 from .measures import Resamples as Resamples

@@ -9,9 +9,8 @@ __all__ = ['verdict', 'numbers', 'remarks', 'check_lines', 'ShortTable']
 from dataclasses import dataclass
 
 from ..core.text import fitting, text_table
-from .checks import positive_bins
-from .measures import ece_interval
 from .choice import UNCALIBRATED
+from .confidences import table_interval
 from .table import STATUSES, Evaluation
 from calibnb.evaluate.words import (
     IN_ADVICE, changes_sentence, labels_sentence, nll_words, passed_over_sentence, remedy_clause, residual_sentences,
@@ -46,9 +45,8 @@ def numbers(found:Evaluation)->dict[str, str]:
         correct = 1 - first['error'].value
         named['correct'] = f'{_percent(correct)}   mean stated confidence {_percent(given.conf.mean())}'
     if not label and given.num_classes == 2:
-        bins = positive_bins(found)
-        factor = given.variance_factor((given.target == 1).double() - given.p_of_one)
-        interval = FORMATS['ece'].range(ece_interval(bins, factor))
+        bins = given.of_one.bins(given.n_bins)
+        interval = FORMATS['ece'].range(table_interval(bins, given.of_one.factor))
         named['of P(y = 1)'] = f'{_percent(table_norm(bins).item())}   95 % interval {interval}'
     clusters = '' if given.cluster is None else f' in {given.clusters:,} clusters'
     named['by chance'] = f'{_percent(ece.floor)}   mean ECE of a calibrated model on {ece.n:,} samples{clusters}'

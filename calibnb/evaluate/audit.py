@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ..core.options import pick
 from ..core.checks import ENOUGH_ROWS, refuse_probs
-from ..core.folds import copied_rows, draw_folds, random_order
+from ..core.folds import draw_folds, random_order
 from ..core.predictions import Predictions
 from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
@@ -220,8 +220,7 @@ def check_metrics(names):
 
 def _clusters_note(scored):
     "Say what clusters change."
-    conf, hit = scored.pairs
-    worth = len(scored)/scored.design_effect(hit.double() - conf)
+    worth = len(scored)/scored.judged.effect
     return (f'Intervals, tests and folds count {scored.clusters:,} clusters: for the calibration errors, '
             f'{len(scored):,} samples are worth {worth:,.0f} independent ones.')
 
@@ -267,7 +266,7 @@ def evaluate(
     check_tie(tie)
     given = preds
     if isinstance(preds, Predictions) and preds.cluster is None:  # copies go into one fold, and count once
-        preds = preds.clustered(copied_rows(preds.logits, preds.target, *preds.pairs))
+        preds = preds.clustered(preds.copies)
     cluster = getattr(preds, 'cluster', None)
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     if cluster is not None: folds = min(folds, int(cluster.max()) + 1)

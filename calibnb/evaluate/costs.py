@@ -79,7 +79,7 @@ class Decisions:
         scored = {name: found.scored[name] for name in dict.fromkeys([UNCALIBRATED, found.recommended])}
         given = scored[UNCALIBRATED]
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
-        y, probs = given.target == 1, {name: one.p_of_one for name, one in scored.items()}
+        y, probs = given.target == 1, {name: one.of_one.conf for name, one in scored.items()}
         order = random_order(probs[UNCALIBRATED][:, None], y, seed)
         resamples = Resamples(len(y), n_boot, seed, 'multinomial', order)
         costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])

@@ -62,14 +62,14 @@ def miscalibration_test(
 
     The tests are consistency resampling of the ECE, a z test of the mean confidence and, for binary predictions, a
     z test of the mean P(y = 1). The one with the smallest p decides."""
-    means = {of: scored.mean_p(conf, hit) for of, (conf, hit) in _means_to_test(scored).items()}
+    means = {of: judged.mean_p() for of, judged in _means_to_test(scored).items()}
     p = {'ECE': ece.p} | means
     of = min(p, key=p.get)
     return of, min(1., len(p)*p[of])
 
 def _means_to_test(scored):
-    "Return {which probability: (probabilities, hits)}."
-    return ({'P(y = 1)': scored.pairs} if scored.binary else {}) | {'label': (scored.conf, scored.hit)}
+    "Return {which probability: Confidences}."
+    return ({'P(y = 1)': scored.of_one} if scored.binary else {}) | {'label': scored.of_label}
 
 # %% ../../nbs/40_evaluate/04c_diagnosis.ipynb #bc30474c
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Bias:
 def biases(scored:Scored)->list[Bias]:
     "Return the mean probabilities that are significantly too high or too low."
     tested = _means_to_test(scored)
-    found = {of: (conf.mean() - hit.double().mean()).item() for of, (conf, hit) in tested.items()
-             if scored.mean_p(conf, hit) < .05/(1 + len(tested))}
+    found = {of: -judged.residual.mean().item() for of, judged in tested.items()
+             if judged.mean_p() < .05/(1 + len(tested))}
     return [Bias(of, value, len(found) == 1) for of, value in found.items()]
 
 # %% ../../nbs/40_evaluate/04c_diagnosis.ipynb #f3f95399
@@ -128,7 +128,7 @@ def _permuted_accuracy(halves):
 
 def _swapped_classes(scored):
     "Return a sign of swapped labels of two classes, or of swapped correct and wrong answers; or None."
-    p = scored.p_of_one
+    p = scored.of_one.conf
     ones, zeros = p[scored.target == 1], p[scored.target == 0]
     if not len(ones) or not len(zeros): return None
     auroc, error = auroc_of_scores(ones, zeros).item(), math.sqrt((len(p) + 1)/(12*len(ones)*len(zeros)))

@@ -35,16 +35,15 @@ def _diagram(scored, n_bins, known):
     """Return the bins of a diagram: number, share of hits with interval, mean confidence, rows of the file.
 
     `known`: the row numbers of the samples in the file are known; they are not for a random part of the file."""
-    conf, hit = scored.pairs
-    table, ids = scored.bins(n_bins), bin_ids(conf, n_bins).long()
-    factor = scored.variance_factor(hit.double() - conf)
+    judged = scored.judged
+    table, ids, factor = judged.bins(n_bins), bin_ids(judged.conf, n_bins).long(), judged.factor
     lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round()/factor, table.count.double()/factor)
     bins = []
     for i in range(n_bins):
         n = table.count[i].item()
         if not n: continue
         inside = (ids == i).nonzero()[:, 0]
-        misses = inside[~hit[inside]]
+        misses = inside[~judged.hit[inside]]
         rows = dict(rows=inside[:_SAMPLES].tolist(), misses=misses[:_SAMPLES].tolist()) if known else {}
         bins.append(rows | dict(
             lo=_short(table.lo[i]), hi=_short(table.hi[i]), n=n, acc=_short(table.acc[i]), conf=_short(table.conf[i]),
@@ -55,8 +54,7 @@ _PLACES = 200  # of the curve without bins, at most
 
 def _curve(scored):
     "Return the reliability curve without bins, with the band of a calibrated model, at some of its places."
-    conf, hit = scored.pairs
-    curve = corp_curve(conf, hit.long())
+    curve = corp_curve(scored.judged.conf, scored.judged.hit.long())
     chosen = torch.linspace(0, len(curve.at) - 1, min(_PLACES, len(curve.at)), dtype=torch.float64, device='cpu').long()
     return {name: [*map(_short, getattr(curve, name)[chosen])] for name in ('at', 'value', 'low', 'high')}
 
@@ -78,7 +76,7 @@ def page_data(found:Evaluation)->dict:
     for row, of_row in diagrams.items(): of_row['corp'] = _curve(found.scored[row])
     n_bins = found.scored[UNCALIBRATED].n_bins
     return dict(diagrams=diagrams, order=list(rows), bins=str(n_bins if n_bins in BINNINGS else 15), dots=_dots(found),
-                words=found.scored[UNCALIBRATED].words)
+                words=found.scored[UNCALIBRATED].judged.words)
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #85403086
 def _tiles(found, command):
@@ -158,7 +156,7 @@ _MEANINGS = {
 
 def _meanings(found):
     "Return the meaning of each column, and the name of each row in words, as HTML."
-    words = found.scored[UNCALIBRATED].words
+    words = found.scored[UNCALIBRATED].judged.words
     items = [(heading_of(name), _MEANINGS[name].format(*words))
              for name in found.rows[UNCALIBRATED] if name in _MEANINGS]
     items += [('by chance', 'what a calibrated model would show on average'),

@@ -23,8 +23,8 @@ def signed_residuals(
     top_label:bool=False, # True: for the top-label ECE of binary predictions
 )->torch.Tensor: # (N,) float64
     "Return the residuals of the samples, signed so that their mean is the ECE with `scored.n_bins` bins."
-    conf, hit = (scored.conf, scored.hit) if top_label else scored.pairs
-    ids, residual = bin_ids(conf, scored.n_bins).long(), hit.double() - conf
+    judged = scored.of_label if top_label else scored.judged
+    ids, residual = bin_ids(judged.conf, scored.n_bins).long(), judged.residual
     gaps = torch.zeros(scored.n_bins, dtype=torch.float64, device='cpu').index_add_(0, ids, residual)
     return gaps.sign()[ids]*residual
 

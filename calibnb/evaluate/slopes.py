@@ -28,7 +28,7 @@ class Slopes:
     def of(cls, found:Evaluation)->'Slopes':
         "Compute them from the samples of an evaluation; raise ValueError if only one outcome occurs."
         rows = {row: _numbers(found.scored[row]) for row in dict.fromkeys([UNCALIBRATED, found.recommended])}
-        conf = found.scored[UNCALIBRATED].pairs[0]
+        conf = found.scored[UNCALIBRATED].judged.conf
         if conf.max() - conf.min() < 1e-6:  # one score: after cross-fitting, only folds differ
             unknown = dict(slope=NO_COEFFICIENT, intercept=NO_COEFFICIENT, auroc=.5)
             for numbers in rows.values(): numbers |= unknown
@@ -60,7 +60,7 @@ class Slopes:
         return {row: {name: plain(value) for name, value in numbers.items()} for row, numbers in self.of_row.items()}
 
 def _numbers(scored):
-    conf, hit = scored.pairs
+    conf, hit = scored.judged.conf, scored.judged.hit
     line, auroc = calibration_slope(conf, hit.long()), auroc_of_scores(conf[hit], conf[~hit]).item()
     return line._asdict() | dict(auroc=auroc, distances=calibration_indices(conf, hit.long()),
                                  **corp_decompositions(conf, hit.long()))

@@ -139,7 +139,7 @@ def head_direction(
 def full_direction(
     model:nn.Module,     # with a linear `head`
     x:Tensor,            # (N, ...) training batch
-    gradients:dict,      # name -> gradient of the inner loss, for every parameter
+    gradients:dict,      # name -> gradient of the inner loss, for every weight that moves
     x_other:Tensor,        # (M, ...)
     y_other:Tensor,        # (M,)
     outer,               # (logits, target) -> 0-d
@@ -250,7 +250,8 @@ def hypergradient(
         logits = head(features)
         check_logits(logits, y)
         d_logits = inner.logit_gradient(logits.detach(), y, features.detach())
-        theta = dict(model.named_parameters()) if scope == 'full' else dict(weight=head.weight, bias=head.bias)
+        if scope == 'full': theta = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        else: theta = dict(weight=head.weight, bias=head.bias)
         gradients = _inner_gradients(inner, head, logits, _sample_factor(reduction, len(y))*d_logits.detach(), theta)
         if scope == 'full': direction = full_direction(model, x, gradients, x_other, y_other, outer, lr, jvp_by, state)
         else:

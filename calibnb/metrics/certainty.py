@@ -33,7 +33,7 @@ from calibnb.metrics.variants import (
 # %% ../../nbs/10_metrics/07_certainty.ipynb #c8b4be82
 _INTERVAL_OF = {  # metric with an invalid bootstrap interval -> function with a valid interval, or None
     ece: 'ece_ci', ada_ece: "ece_ci(scheme='mass')", classwise_ece: "ece_ci(scheme='classwise')",
-    smooth_ece: "ece_ci(scheme='smooth')", debiased_ece: 'debiased_ece_ci', marginal_ce: 'marginal_ce_ci, with p=2,',
+    smooth_ece: "ece_ci(scheme='smooth')", debiased_ece: 'debiased_ece_ci', marginal_ce: 'marginal_ce_ci',
     overconfidence_error: 'one_sided_ci', underconfidence_error: "one_sided_ci(direction='under')",
     ks_error: 'ks_error_ci', top_k_ece: 'top_k_ece_ci', skce: 'skce_ci',
     **dict.fromkeys((mce, average_ce, ace, sece, kde_ece, canonical_ce)),

@@ -22,7 +22,7 @@ from .intervals import check_level, check_metric, check_resamples, monte_carlo_p
 from .measure import Measure
 from .samples import over_samples, sample_metric
 from calibnb.metrics.variants import (
-    brownian_cdf, brownian_quantile, cumulative_errors, ks_error, ks_interval, overconfidence_error,
+    brownian_quantile, brownian_tail, cumulative_errors, ks_error, ks_interval, overconfidence_error,
     underconfidence_error
 )
 
@@ -32,8 +32,7 @@ _TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks
 
 def _is_top_label_error(metric, options):
     "Return True if the metric depends on confidences and hits only."
-    other_event = {'k', 'task', 'kind'} & options.keys()  # 'kind' is the old name of 'task'
-    return metric in _TOP_LABEL_ERRORS and not other_event
+    return metric in _TOP_LABEL_ERRORS and not {'k', 'task'} & options.keys()
 
 def _label_cdf(probs):
     "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."
@@ -126,7 +125,7 @@ def ks_test(
     conf, sums, deviation = cumulative_errors(samples, k, ranks)
     value, n = sums.abs().amax().item(), len(conf)
     walk = (conf*(1 - conf).clamp_min(0)).sum().sqrt().item()/n
-    p = 1 - brownian_cdf(value/walk) if walk else float(value == 0)
+    p = brownian_tail(value/walk) if walk else float(value == 0)
     floors = dict(floor=math.sqrt(math.pi/2)*walk, floor_high=brownian_quantile(.95)*walk)
     return Measure.of(value, n, ks_interval(sums, deviation, .95), p=p, **floors)
 

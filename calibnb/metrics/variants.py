@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['overconfidence_error', 'underconfidence_error', 'top_k_ece', 'cumulative_errors', 'ks_error', 'brownian_cdf',
-           'brownian_quantile', 'ks_interval', 'ks_error_ci', 'one_sided_ci', 'top_k_ece_ci', 'marginal_ce',
-           'marginal_ce_ci', 'canonical_ce']
+           'brownian_tail', 'brownian_quantile', 'ks_interval', 'ks_error_ci', 'one_sided_ci', 'top_k_ece_ci',
+           'marginal_ce', 'marginal_ce_ci', 'canonical_ce']
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #213bc3e0
 import math
@@ -147,6 +147,11 @@ def brownian_cdf(
     if x > 9: return 1.     # by the reflection principle, P(max |B| > 9) < 4*Phi(-9) < 1e-18
     terms = ((-1)**k/(2*k + 1)*math.exp(-((2*k + 1)*math.pi/x)**2/8) for k in range(max(4, math.ceil(3*x))))
     return min(4/math.pi*sum(terms), 1.)  # the sum may exceed 1 by rounding
+
+def brownian_tail(x:float)->float:
+    "Return the probability that |B(t)| reaches x on [0, 1]; small ones by the reflection principle."
+    if x < 2: return 1 - brownian_cdf(x)
+    return 2*(math.erfc(x/math.sqrt(2)) - math.erfc(3*x/math.sqrt(2)))
 
 def brownian_quantile(level):
     "Solve `brownian_cdf` = `level` by bisection."

@@ -57,6 +57,8 @@ def held_out_logits(
 )->Tensor:                 # like the logits, float64
     """Return the calibrated logits of each sample, from a copy of the calibrator that is fitted on the other folds.
 
+    Fewer than four samples have no folds; the copy is then fitted on all of them.
+
     >>> import torch
     >>> from calibnb.posthoc import TemperatureScaling, held_out_logits
     >>> logits, target = torch.tensor([[2., 0.]]*80), torch.tensor([0, 0, 0, 1]*20)

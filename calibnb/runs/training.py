@@ -42,7 +42,7 @@ from .config import RunConfig, RunIdentity
 def _measures(preds:Predictions, bins=15)->dict:
     "Return all metrics on one split with 95 % intervals; the MCE, a maximum over bins, is too noisy for an interval."
     scored = Scored.of(preds, n_bins=bins)
-    mce = Measure.of(scored.ece(bins, 'max'), len(preds), bins=bins)
+    mce = Measure.of(scored.judged.ece(bins, 'max'), len(preds), bins=bins)
     return measure_all(scored, resamples=_resamples(len(preds))) | {'mce': mce}
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..core.atomic import atomic_write
-from ..evaluate.measures import BinnedConfidences, Scored
+from ..evaluate.confidences import Confidences
+from ..evaluate.measures import Scored
 
 # %% ../../nbs/72_studies/09_compact.ipynb #8ca6c63e
 _STEPS = 64           # steps per unit of the inverse hyperbolic sine of the log-odds
@@ -41,14 +42,13 @@ def _decoded(codes):
 
 # %% ../../nbs/72_studies/09_compact.ipynb #e3d026e5
 @dataclass(frozen=True, eq=False)
-class Compact(BinnedConfidences):
+class Compact:
     "The prediction, confidence and NLL of each sample of a set, at the precision of the file."
     pred:Tensor    # (N,) int64
     target:Tensor  # (N,) int64
     codes:Tensor   # (N,) int16, encoded confidences
     label:Tensor   # (N,) int16, encoded probabilities of the labels
     num_classes:int
-    binary = False
 
     @classmethod
     def of(cls, scored:Scored)->'Compact':
@@ -64,7 +64,10 @@ class Compact(BinnedConfidences):
     @property
     def nll(self): return -_decoded(self.label).log()        # (N,) float64
     @property
-    def pairs(self): return self.conf, self.hit
+    def of_label(self)->Confidences: return Confidences(self.conf, self.hit)
+    def diagram(self, n_bins:int=15)->dict:
+        "Return arguments for `plots.reliability_diagram`, see `Confidences.diagram`."
+        return self.of_label.diagram(n_bins)
     def per_sample(self)->dict[str, Tensor]:
         "Return {name: (N,) float64} for error and nll of each sample."
         return dict(error=(~self.hit).double(), nll=self.nll)
@@ -98,7 +101,8 @@ def pack_sets(
     """Return arrays for `write_rows` that compress well; the arrays do not contain the labels.
 
     off: prediction minus label, modulo K; odds: bytes of the codes of the confidences, or of their changes; missed:
-    bytes of the codes of the labels' probabilities, for misses; like: as above.
+    bytes of the codes of the labels' probabilities, for misses; like: for each set, the index of the set that its
+    codes are stored as changes of.
 
     Raises ValueError if the labels of the sets differ."""
     target, K = sets[0].target, sets[0].num_classes

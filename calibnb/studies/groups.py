@@ -149,8 +149,8 @@ def _after_scaling(val, test, suffix):
         warnings.simplefilter('ignore')  # e.g. about a temperature at its bound
         fitted = _SCALINGS[suffix].fit(val.logits, val.target)
     scored = Scored.of(test, fitted)
-    values = scored.nll.mean().item(), scored.ece(), scored.ada_ece(), scored.classwise_ece(), fitted.temperature_
-    return dict(zip(_AFTER[suffix], values))
+    errors = scored.ece(), scored.judged.ada_ece(), scored.classwise_ece()
+    return dict(zip(_AFTER[suffix], (scored.nll.mean().item(), *errors, fitted.temperature_)))
 
 def measure_group(
     group:RunGroup,

@@ -92,7 +92,7 @@ def save_checkpoint(
 def _difference(saved, current, before=40, length=120):
     "Return excerpts of two texts around their first difference."
     saved = str(saved)
-    first = next((i for i, (a, b) in enumerate(zip(saved, current)) if a != b), 0)
+    first = next((i for i, (a, b) in enumerate(zip(saved, current)) if a != b), min(len(saved), len(current)))
     start = max(0, first - before)
     def excerpt(text):
         more = '...' if len(text) > start + length else ''

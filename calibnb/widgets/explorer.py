@@ -24,7 +24,7 @@ from ..plots import set_style
 
 # %% ../../nbs/80_widgets/01_explorer.ipynb #6b79df7b
 def import_ipywidgets():
-    "Return the module `ipywidgets`; raise ValueError if it is not installed."
+    "Return the module `ipywidgets`; raise ImportError if it is not installed."
     try: import ipywidgets
     except ImportError: raise ImportError("ipywidgets: not installed; pip install 'calibnb[notebooks]'") from None
     return ipywidgets

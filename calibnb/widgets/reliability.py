@@ -13,7 +13,7 @@ from ..core.predictions import Predictions
 from ..metrics.bins import BIN_RULES, check_bins
 from ..metrics.smoothing import smooth_curve
 from ..posthoc.temperature import nll_temperature
-from ..evaluate.measures import ece_text
+from ..evaluate.confidences import ece_text
 from .explorer import import_ipywidgets, new_figure, Explorer, View
 from ..plots import fill_reliability_axes, reliability_axes
 

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from ..core.options import pick
 from ..metrics.bins import width_bins
 from ..metrics.smoothing import smooth_curve
-from ..evaluate.measures import ece_text
+from ..evaluate.confidences import ece_text
 from ..runs.folder import finished_trainings
 from ..runs.run import Run
 from .explorer import import_ipywidgets, new_figure, Explorer, View

@@ -195,7 +195,7 @@ def equal_rows(seed, n=500, K=3, rows=7):
 def test_of_equal_rows_none_is_called_beaten(monkeypatch, tables=20, most=5):
     "In at most 5 of 20 tables by any measure: Holm's correction allows 5 %, and gives more once in 3,000 times."
     # intervals and p of a row's own error decide nothing here, and would take half of the time
-    unneeded = dict(consistent_errors=torch.ones(1), gap_interval=(0., 1.), norm_interval=(0., 1.), smooth_noise={})
+    unneeded = dict(consistent_errors=torch.ones(1), table_interval=(0., 1.), norm_interval=(0., 1.), smooth_noise={})
     for name, unread in unneeded.items():
         monkeypatch.setattr(f"calibnb.evaluate.measures.{name}", lambda *args, unread=unread, **options: unread)
     beaten = {}

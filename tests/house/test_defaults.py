@@ -34,9 +34,9 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "posthoc": "posthoc.newton posthoc.calibrator posthoc.scaling posthoc.linear posthoc.confidence_maps"
                " posthoc.composed posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
-    "evaluate": "evaluate.floors evaluate.measures evaluate.diagnosis evaluate.choice evaluate.words evaluate.table"
-                " evaluate.ranking evaluate.audit evaluate.shifted evaluate.costs evaluate.plan evaluate.checks"
-                " evaluate.conditions",
+    "evaluate": "evaluate.floors evaluate.confidences evaluate.measures evaluate.diagnosis evaluate.choice"
+                " evaluate.words evaluate.table evaluate.ranking evaluate.audit evaluate.shifted evaluate.costs"
+                " evaluate.plan evaluate.checks evaluate.conditions",
     "compared": "evaluate.groups evaluate.compare",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
@@ -159,6 +159,7 @@ TABLE |= {
     "metrics.fpr_at_tpr": lambda: [metrics.fpr_at_tpr(p, p[:10]) for p, _ in SCORES],
     "metrics.ood_measures": lambda: metrics.ood_measures(LOGITS, LOGITS[:9], score="energy", n_boot=5),
     "metrics.brownian_cdf": lambda: [metrics.brownian_cdf(x) for x in (.01, 1., 3.)],
+    "metrics.brownian_tail": lambda: [metrics.brownian_tail(x) for x in (1., 3.)],
     "metrics.brownian_quantile": lambda: metrics.brownian_quantile(.95),
     "metrics.from_tables": lambda: [metrics.from_tables(s, lambda t: t.gap.nansum(), [5, 10], "right")
                                     for s in weighed()],
@@ -689,6 +690,9 @@ TABLE |= {
     "evaluate.miscalibration_test": lambda: [
         evaluate.miscalibration_test(evaluate.measure_all(s, n_boot=2, draws=2)["ece"], s)[1]
         for s in two_rows().values()],
+    "evaluate.Confidences": lambda: [(c.ece(5), c.ada_ece(5), c.mean_p(), c.factor, c.diagram(5))
+                                     for c in (evaluate.Confidences(CONF.double(), HIT, cluster=g)
+                                               for g in (None, CLUSTER))],
     "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
     "plots.reliability_row": drawn_figure,
     "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit, p.nll)
@@ -753,7 +757,7 @@ ELSEWHERE = {
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "ece_interval binned COLUMNS heading_of positive_bins probs_of doubts outcome_after "
+    "evaluate": {HELPERS: "table_interval binned COLUMNS heading_of probs_of doubts outcome_after "
                           "Bias Diagnosis LabelOrder biases permuted_labels "
                           "Choice PassedOver Residual RestsOn VISIBLE "
                           "IN_ADVICE advice_sentences bias_clause capitalised changes_sentence chosen_name "
@@ -761,7 +765,7 @@ ELSEWHERE = {
                           "none_clause passed_over_sentence remedy_clause residual_sentences rests_on_sentence "
                           "row_name state_clause use_sentence "
                           "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
-                          "SAME_NLL LEAST_TO_CHOOSE DOUBT BinnedConfidences concatenate CrossFits warning_texts "
+                          "SAME_NLL LEAST_TO_CHOOSE DOUBT concatenate CrossFits warning_texts "
                           "check_tie CHOSEN_THRESHOLDS check_costs LabelsNeeded "
                           "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
                           "Condition gate exit_code write_junit",
