@@ -4426,6 +4426,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                    'calibnb/studies/compact.py'),
                                          'calibnb.studies.compact.Compact.diagram': ( '72_studies/compact.html#compact.diagram',
                                                                                       'calibnb/studies/compact.py'),
+                                         'calibnb.studies.compact.Compact.ece': ( '72_studies/compact.html#compact.ece',
+                                                                                  'calibnb/studies/compact.py'),
                                          'calibnb.studies.compact.Compact.hit': ( '72_studies/compact.html#compact.hit',
                                                                                   'calibnb/studies/compact.py'),
                                          'calibnb.studies.compact.Compact.nll': ( '72_studies/compact.html#compact.nll',

@@ -29,7 +29,7 @@ class Confidences:
     >>> import torch
     >>> from calibnb.evaluate import Confidences
     >>> Confidences(torch.full((100,), .8), torch.arange(100) < 50).ece_text()
-    '30.00 % (18.53 to 40.62)'
+    '30.00 % (19.39 to 40.17)'
     """
     conf:Tensor  # (N,) float64 in [0, 1]
     hit:Tensor   # (N,) bool

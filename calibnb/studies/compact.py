@@ -65,6 +65,9 @@ class Compact:
     def nll(self): return -_decoded(self.label).log()        # (N,) float64
     @property
     def of_label(self)->Confidences: return Confidences(self.conf, self.hit)
+    def ece(self, n_bins:int=15)->float:
+        "Return the ECE of the top label."
+        return self.of_label.ece(n_bins)
     def diagram(self, n_bins:int=15)->dict:
         "Return arguments for `plots.reliability_diagram`, see `Confidences.diagram`."
         return self.of_label.diagram(n_bins)

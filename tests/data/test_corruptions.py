@@ -201,3 +201,10 @@ def test_a_registered_set_is_corrupted_in_a_run():
         data_options("corrupted:stripes", kinds="fog")
     with pytest.raises(ValueError, match="'corrupted' is not known"):
         load_data("corrupted")
+
+
+@pytest.mark.parametrize("radius, rim", [(8, 1), (10, 2)])
+def test_a_disc_is_softened_by_one_pixel_up_to_radius_8(radius, rim):
+    "As in ImageNet-C, where the Gaussian has 3 x 3 pixels up to radius 8, and 5 x 5 above."
+    disc = _disc(radius, .5)[0, 0]
+    assert int((disc[len(disc)//2] > 0).sum()) == 2*(radius + rim) + 1

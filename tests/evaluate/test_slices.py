@@ -1,4 +1,5 @@
 "Slices of an audit at the command line: in the answer, in JSON that fits its schema, in the report, and refused."
+import inspect
 import json
 from pathlib import Path
 
@@ -8,10 +9,10 @@ import pytest
 import torch
 from jsonschema import Draft202012Validator
 
-from calibnb import cli
+from calibnb import cli, evaluate
 from calibnb.core import Predictions
 from calibnb.evaluate import slices
-from calibnb.evaluate.groups import Grouping
+from calibnb.evaluate.groups import Grouping, crossed, groupings
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2]/"docs"/"audit-1.schema.json").read_text())
 BAD = "<script>b"
@@ -121,3 +122,8 @@ def test_a_printed_excess_is_explained():
     found, told = slices(Predictions(z, y, groups=groups), ["site"]), "bias beyond the bias of all samples"
     assert told in found.text() and told in found.caption()
     assert "excess" not in found.text(40)  # too narrow for the column
+
+
+def test_slices_have_fifty_samples_unless_asked():
+    for function in evaluate.slices, evaluate.compare_models, groupings, crossed:
+        assert inspect.signature(function).parameters["least"].default == 50

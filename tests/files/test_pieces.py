@@ -10,7 +10,7 @@ from calibnb import cli
 from calibnb.files import read_pieces, write_pieces
 from calibnb.files.columns import ColumnNames
 from calibnb.files.predictions import read_predictions
-from calibnb.files.stored import StoredArray, random_rows
+from calibnb.files.stored import StoredArray, random_rows, stored
 from calibnb.posthoc import TemperatureScaling
 
 WORDS = ["cat", "dog", "owl"]
@@ -150,3 +150,11 @@ def test_an_array_without_its_last_row_ends_early():
     Path("a.npy").write_bytes(whole[:-1])
     with pytest.raises(ValueError, match="ends early: it has 2,999 of 3,000 rows"):
         StoredArray("a.npy")
+
+
+def test_pieces_of_parquet_files_are_the_rows_asked_for():
+    rows = stored("parts")
+    for start, stop, size in (0, 3000, 700), (0, 333, 333), (332, 334, 5), (100, 1500, 250), (1399, 1402, 1):
+        found = list(rows.pieces(start, stop, size))
+        pd.testing.assert_frame_equal(pd.concat(found, ignore_index=True), FRAME[start:stop].reset_index(drop=True))
+        assert all(len(piece) == size for piece in found[:-1])

@@ -709,3 +709,12 @@ def test_a_run_with_meta_needs_data_for_it(tmp_path):
         RunConfig(meta=MetaRecipe(), recipe=Recipe.quick(1))
     with pytest.raises(ValueError, match="digits has no meta_val"):
         MetaTrainer(make_model("mlp", 10, (64,)), MetaRecipe(), Recipe.quick(1), "cpu").fit(load_data("digits"))
+
+
+def test_uneven_smoothing_takes_nothing_from_the_label_itself():
+    soft = LearnedSmoothing(3, "non_uniform").double()
+    with torch.no_grad():
+        soft.eps.fill_(.3)
+        soft.weights.copy_(torch.tensor([[9., 1., 1.], [1., 9., 3.], [1., 1., 9.]]))
+    want = torch.tensor([[.7, .15, .15], [.075, .7, .225]], dtype=torch.float64)
+    torch.testing.assert_close(soft(torch.tensor([0, 1]), 3), want, rtol=0, atol=1e-6)

@@ -1,4 +1,5 @@
 "Metrics against plain Python, at the edges, and with bad input."
+import inspect
 import math
 import warnings
 from functools import partial
@@ -531,3 +532,13 @@ def test_the_interval_of_a_distance_from_the_truth_contains_it():
     assert metrics.truth_error(truth, truth).interval == (0., 0.)
     found = metrics.truth_error(truth + .1, truth)
     assert found.interval[0] <= .01 + 1e-9 and found.interval[1] >= .01 - 1e-9
+
+
+def test_defaults_are_those_of_the_field():
+    "Fifteen bins wherever the papers take fifteen, and values are checked."
+    defaults = {name: inspect.signature(getattr(metrics, name)).parameters
+                for name in metrics.__all__ if inspect.isfunction(getattr(metrics, name))}
+    bins = {name: given["n_bins"].default for name, given in defaults.items() if "n_bins" in given}
+    assert {name for name, M in bins.items() if M != 15} == {"top_label_sums", "truth_error", "resampled_truth_error"}
+    checked = {name: given["validate"].default for name, given in defaults.items() if "validate" in given}
+    assert len(checked) > 40 and all(checked.values())

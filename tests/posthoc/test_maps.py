@@ -1,5 +1,6 @@
 "Functions of the confidence: edges, minima, limits, smoothing, refusals; pipelines of two calibrators."
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from calibnb import metrics
 from calibnb.core.folds import random_order
 from calibnb.posthoc import (
     BBQ, BetaCalibration, Calibrator, Composed, HistogramBinning, Isotonic, Platt, SplineCalibration,
-    TemperatureScaling, VectorScaling, VennAbers, calibrated_logits, held_out_logits, make_calibrator
+    TemperatureScaling, VectorScaling, VennAbers, calibrated_logits, held_out_logits, list_calibrators,
+    make_calibrator
 )
 from calibnb.posthoc import score_maps, smooth_maps, venn_abers
 
@@ -352,3 +354,16 @@ def test_wrong_pipelines():
         Composed.on(TemperatureScaling().fit(*data), "vector", *data)
     with pytest.raises(NotFittedError, match="call .fit"):
         Composed.on(TemperatureScaling(), "platt", *data)
+
+
+WITHOUT_OFFSET = {"temperature", "ets", "hts"}
+
+
+@pytest.mark.parametrize("name", sorted({*list_calibrators()} - WITHOUT_OFFSET))
+def test_a_constant_score_becomes_the_share_of_hits(name):
+    "27 of 50 samples with the log-odds -.85 are ones."
+    odds, y = torch.full((50,), -.85, dtype=torch.float64), (torch.arange(50) < 27).long()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        p = make_calibrator(name).fit(odds, y).transform(odds)
+    assert abs(float(p[0]) - .54) < .02, name

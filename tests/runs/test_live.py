@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import IPython
 
+from calibnb.cli import main
 from calibnb.core.live import LiveLines
 from calibnb.processes.pool import JobDied, Outcome
 from calibnb.runs import RunConfig, get_runs, train_file
@@ -137,3 +138,9 @@ def test_a_run_on_several_processes_sends_states_and_is_counted(tmp_path, monkey
     assert [(state["epoch"], state["ended"]) for state in states] == [(1, False), (2, False), (2, True)]
     get_runs([CONFIG], tmp_path, progress=states.append)
     assert len(states) == 3, "a run that was done before is not counted"
+
+
+def test_watch_prints_what_runs_where_there_is_no_terminal(tmp_path, capsys):
+    begun(CONFIG, tmp_path)
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    assert "ce-s0" in capsys.readouterr().out

@@ -171,8 +171,8 @@ def test_histograms_of_the_label_probability(tmp_path):
 
 
 def test_compare_marks_significant_differences():
-    "Of four runs with each of three losses, and one that was run once."
-    frames = dict(ce=[.90, .91, .92, .91], a=[.80, .81, .82, .81], b=[.90, .92, .91, .93], once=[.5])
+    "Of four runs with each of three losses, one that was run once and one that was run twice."
+    frames = dict(ce=[.90, .91, .92, .91], a=[.80, .81, .82, .81], b=[.90, .92, .91, .93], once=[.5], twice=[.4, .5])
     accuracies = pd.DataFrame([dict(loss=loss, acc=acc) for loss, values in frames.items() for acc in values])
     found = compare(accuracies, metrics=["acc"], higher=["acc"])
     assert found.loc[("a", "acc"), "mark"] == "●" and found.loc[("b", "acc"), "mark"] == ""
@@ -182,7 +182,7 @@ def test_compare_marks_significant_differences():
         want = scipy.stats.ttest_ind(group, acc[:4], equal_var=False).pvalue
         assert found.loc[(loss, "acc"), "p"] == pytest.approx(want)
     table = comparison_table(found, dict(acc=100))
-    assert list(table.acc) == ["91.00 ± 0.82", "81.00 ± 0.82 ●", "91.50 ± 1.29", "50.00"]
+    assert list(table.acc) == ["91.00 ± 0.82", "81.00 ± 0.82 ●", "91.50 ± 1.29", "50.00", "45.00 ± 7.07"]
     assert compare(accuracies, metrics=["acc"]).loc[("a", "acc"), "mark"] == "○"
     assert compare(accuracies, metrics=["acc"], unmarked=["acc"]).loc[("a", "acc"), "mark"] == ""
     for wrong in dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los"):
