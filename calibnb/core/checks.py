@@ -271,7 +271,7 @@ def _check_finite(logits, may_mask=True):
 def check_logits(
     logits,             # (N, K) or (N, K, d1, ...) unnormalised log-probabilities
     target,             # (N,) or (N, d1, ...) integer class ids
-    values:bool=False,  # also refuse nan and inf, and check labels on every device (one pass over the data)
+    values:bool=False,  # also refuse nan and +inf, and check labels on every device (one pass over the data)
     *, least:int=2,     # smallest number of columns; 1 allows log-odds, see `one_column`
     ignore_index:int|None=None, # an additional valid label
 )->tuple[Tensor, Tensor]: # (N, K) logits and (N,) int64 target, flattened

@@ -40,7 +40,7 @@ class Predictions:
     >>> preds, preds.hit.tolist(), [round(p, 2) for p in preds.conf.tolist()]
     (Predictions(3 samples, 2 classes, error 0.3333), [True, True, False], [0.88, 0.73, 0.88])
     """
-    logits:Tensor  # (N, K) finite; or (N,) or (N, 1), log-odds of class 1, stored as (N, 1)
+    logits:Tensor  # (N, K), -inf masks a class; or (N,) or (N, 1), log-odds of class 1, stored as (N, 1)
     target:Tensor  # (N,) int64 in 0..K-1; for binary predictions 0 and 1
     given:Tensor|None=None  # the user's probabilities, if the logits do not determine them exactly
     eps:float=0.            # weight of the uniform distribution that replaced zeros, see `log_probs`

@@ -144,7 +144,14 @@ class ConsistencyLoss(LossModule, fn=consistency_loss):
     """`consistency_loss` as a module: cross-entropy weighted by 1 - consistency [Lin 2025, section 16.1].
 
     With `perturbed='features'`, the loss reads the weights of the network's `head`. A Trainer calls `before_training`;
-    any other training loop must call `before_training`, or the loss raises a ValueError."""
+    any other training loop must call `before_training`, or the loss raises a ValueError.
+
+    >>> import torch
+    >>> from calibnb.losses import ConsistencyLoss
+    >>> loss = ConsistencyLoss(gamma=2, draws=16)
+    >>> loss(torch.tensor([[2., 0.], [0., 1.]]), torch.tensor([0, 0])).shape
+    torch.Size([])
+    """
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self._heads = ()  # the last layer; in a tuple, so that its weights are not parameters of the loss

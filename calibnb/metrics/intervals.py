@@ -70,7 +70,14 @@ class Resamples:
 
     A group is drawn as a whole: a cluster, a block or a sample. Attributes: `n`, the number of samples; `group`, the
     (n,) group of each sample, or None if each sample is a group; `weight`, the (1 + n_boot, groups) counts; and `size`,
-    the (1 + n_boot, 1) numbers of samples."""
+    the (1 + n_boot, 1) numbers of samples.
+
+    >>> import torch
+    >>> from calibnb.evaluate import Resamples
+    >>> means = Resamples(1000, n_boot=200).mean(torch.arange(1000) < 250)  # one in four is wrong
+    >>> means.shape, means[0].item(), round(means[1:].std().item(), 2)
+    ((201,), 0.25, 0.01)
+    """
     def __init__(self,
         clusters,        # (N,) int64 cluster of each sample, e.g. `run.rows['test']`; or the number N, without clusters
         n_boot:int=400,  # number of resamples

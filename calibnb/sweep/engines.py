@@ -121,7 +121,7 @@ class Cluster:
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #574f8362
 def _make_run_remotely(config, root, timeout, env):
-    "Make one run on this machine and return its outcome."
+    "Make one run on the machine of the job, and return its outcome."
     os.environ.update(env)
     return next(iter(in_processes(make_run, [(config, root)], 1, timeout=timeout)))
 

@@ -43,7 +43,7 @@ def grid_values(
     if isinstance(given, (list, tuple)): values = list(given)
     elif bounds := _RANGE.fullmatch(str(given)): values = _range(name, given, *map(int, filter(None, bounds.groups())))
     elif isinstance(given, int):
-        raise ValueError(f'{name}: {given}, want a list or text; in YAML put a range in quotes: "3:5"')
+        raise ValueError(f'{name}: {given}, want a list such as [{given}], or a range such as 0:5')
     else:
         parts = [part.strip() for part in _COMMA.split(given)]
         values = parts if as_text else [read_value(part) for part in parts]

@@ -152,6 +152,15 @@ class OptimalECE(Recorder):
     """The lowest ECE on the test split over candidate temperatures, and the ECE with the temperature fitted on `val`.
 
     The values are computed every `every` epochs and in the last epoch, and are nan in other epochs [Wang 2021, Fig. 4].
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import OptimalECE, Recipe, Trainer
+    >>> splits = load_data('digits', seed=0)
+    >>> trainer = Trainer(make_model('mlp', 10, splits.in_shape), make_loss('ce'), Recipe.quick(2))
+    >>> trainer.fit(splits, recorders=[OptimalECE()]).columns[3:]
+    ['optimal_ece', 'optimal_temperature', 'val_temperature', 'val_temperature_ece', 'unscaled_ece']
     """
     columns = 'optimal_ece', 'optimal_temperature', 'val_temperature', 'val_temperature_ece', 'unscaled_ece'
     def __init__(self,
@@ -270,7 +279,17 @@ class GradientNorms(Snapshots):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #433ffe4e
 class GammaStats(Recorder):
-    "Mean, standard deviation and range of the focal exponent on a split [Meta-regularization, Fig. 3]."
+    """Mean, standard deviation and range of the focal exponent on a split [Meta-regularization, Fig. 3].
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import GammaStats, Recipe, Trainer
+    >>> splits = load_data('digits', seed=0)
+    >>> trainer = Trainer(make_model('mlp', 10, splits.in_shape), make_loss('flsd'), Recipe.quick(2))
+    >>> trainer.fit(splits, recorders=[GammaStats()]).columns[3:]
+    ['gamma_mean', 'gamma_std', 'gamma_min', 'gamma_max']
+    """
     def __init__(self,
         split:str='train',  # name of the split, also the prefix of the columns unless it is `train`
         by_hit:bool=False,  # also record the mean of the correct and of the misclassified samples
