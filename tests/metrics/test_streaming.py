@@ -43,6 +43,7 @@ def sharded():
 
 def in_a_copy(environment, end):
     os.environ |= environment
+    torch.set_num_threads(1)  # threads of OpenMP do not survive a fork
     end.send(sharded())
 
 
