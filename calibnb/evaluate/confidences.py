@@ -24,7 +24,7 @@ _WORDS = dict(label=('confidence', 'accuracy', 'misclassified rows'),
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """The confidence of each sample and whether it was a hit, with the errors and the diagram that need no more.
+    """The confidence of each sample and whether it was a hit, and the errors and the diagram of these two.
 
     >>> import torch
     >>> from calibnb.evaluate import Confidences
@@ -47,7 +47,7 @@ class Confidences:
         return 1. if self.cluster is None else design_effect(self.residual, self.cluster)
     @cached_property
     def factor(self)->float:
-        "By how much clusters raise the variance in an interval: `effect`, and more if there are few clusters."
+        "The factor of the variance in an interval: `effect`, times a number above 1 if there are few clusters."
         return variance_factor(self.residual, self.cluster)
     @property
     def words(self)->tuple[str, str, str]:
