@@ -33,8 +33,8 @@ class Confidences:
     """
     conf:Tensor  # (N,) float64 in [0, 1]
     hit:Tensor   # (N,) bool
-    form:str='label' # 'label', 'binary' or 'stated', see the table
-    cluster:Tensor|None=None # (N,) int64 number of the cluster of each sample; None: samples are independent
+    form:str='label' # 'label', 'binary' (P(y = 1)) or 'stated' (confidence)
+    cluster:Tensor|None=None # (N,) int64, every number from 0 occurs; None: samples are independent
 
     def __len__(self): return len(self.conf)
     @cached_property

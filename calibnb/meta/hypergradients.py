@@ -283,7 +283,7 @@ def leaked_gradients(
     (x, y), (x_other, y_other), head = batch, other, model.head
     with frozen_batchnorm_stats(model):
         features = model.features(x)
-        logits, weights = head(features), dict(model.named_parameters())
+        logits, weights = head(features), {k: p for k, p in model.named_parameters() if p.requires_grad}
         theta = {k: p for k, p in weights.items() if scope == 'full' or p is head.weight or p is head.bias}
         d_logits = inner.logit_gradient(logits, y, features)*_sample_factor(reduction, len(y))
         gradients = _inner_gradients(inner, head, logits, d_logits, theta, create_graph=True)

@@ -140,7 +140,7 @@ def test_a_run_on_several_processes_sends_states_and_is_counted(tmp_path, monkey
     assert len(states) == 3, "a run that was done before is not counted"
 
 
-def test_watch_prints_what_runs_where_there_is_no_terminal(tmp_path, capsys):
+def test_watch_once_prints_what_runs(tmp_path, capsys):
     begun(CONFIG, tmp_path)
     assert main(["watch", str(tmp_path), "--once"]) == 0
     assert "ce-s0" in capsys.readouterr().out
