@@ -2070,6 +2070,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                     'calibnb/meta/hypergradients.py'),
                                              'calibnb.meta.hypergradients._sample_factor': ( '65_meta/hypergradients.html#_sample_factor',
                                                                                              'calibnb/meta/hypergradients.py'),
+                                             'calibnb.meta.hypergradients._trained': ( '65_meta/hypergradients.html#_trained',
+                                                                                       'calibnb/meta/hypergradients.py'),
                                              'calibnb.meta.hypergradients._without_tf32': ( '65_meta/hypergradients.html#_without_tf32',
                                                                                             'calibnb/meta/hypergradients.py'),
                                              'calibnb.meta.hypergradients.frozen_batchnorm_stats': ( '65_meta/hypergradients.html#frozen_batchnorm_stats',

@@ -33,7 +33,7 @@ class Confidences:
     """
     conf:Tensor  # (N,) float64 in [0, 1]
     hit:Tensor   # (N,) bool
-    form:str='label' # 'label', 'binary' (P(y = 1)) or 'stated' (confidence)
+    event:str='label' # 'label', 'binary' (P(y = 1)) or 'stated' (confidence)
     cluster:Tensor|None=None # (N,) int64, every number from 0 occurs; None: samples are independent
 
     def __len__(self): return len(self.conf)
@@ -52,7 +52,7 @@ class Confidences:
     @property
     def words(self)->tuple[str, str, str]:
         "The names of the confidence, of the share of hits, and of the rows that are misses."
-        return _WORDS[self.form]
+        return _WORDS[self.event]
 
     def bins(self, n_bins:int=15)->ReliabilityBins:
         "Return the count, accuracy and mean confidence of `n_bins` equal-width bins."

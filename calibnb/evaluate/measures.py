@@ -142,7 +142,7 @@ class Scored:
         return Confidences(one, self.target == 1, 'binary', self.cluster)
     @property
     def judged(self)->Confidences:
-        "What the calibration errors judge: `of_one` for binary predictions, else `of_label`."
+        "The confidences that the calibration errors judge: `of_one` for binary predictions, else `of_label`."
         return self.of_one if self.binary else self.of_label
     def ece(self, n_bins:int=15)->float:
         "Return the ECE of the top label, or of P(y = 1) for binary predictions."
@@ -259,8 +259,6 @@ def _classwise(scored, seed):
     floor = classwise_floor(scored.classes)
     return Measure.of(scored.classwise_ece(), len(scored), interval, bins=scored.n_bins, floor=floor)
 
-
-
 # %% ../../nbs/40_evaluate/04_measures.ipynb #6e2937a1
 def measure_all(
     scored:Scored,
@@ -314,7 +312,8 @@ def resampled_measures(
     """
     if len(scored) != resamples.n:
         raise ValueError(f'resamples: {resamples.n} samples, want {len(scored)} as in scored')
-    conf, hit = scored.conf, scored.hit
+    judged = scored.of_label
+    conf, hit = judged.conf, judged.hit
     each = scored.per_sample() | dict(confidence=conf)
     found = {name: resamples.mean(values) for name, values in each.items()}
     found['ece'] = resamples.ece(conf, hit, n_bins)
@@ -323,8 +322,8 @@ def resampled_measures(
         found['true_error'] = resamples.mean((of_prediction - conf).abs())
         parts = resampled_truth_error(conf, of_prediction, resamples)
         found |= dict(true_distance=np.sqrt(parts['true_squared']), true_ce=np.sqrt(parts['true_calibration']))
-    found['debiased_ece'] = squared_gaps(scored.of_label.bins(n_bins)).clamp_min(0).sqrt().item()
-    found['smooth_ece'] = smooth_error_norm(cosine_means([(conf, scored.of_label.residual)]))
+    found['debiased_ece'] = squared_gaps(judged.bins(n_bins)).clamp_min(0).sqrt().item()
+    found['smooth_ece'] = smooth_error_norm(cosine_means([(conf, judged.residual)]))
     found['floor'] = _normal_floor(conf, n_bins)
     return {name + suffix: value for name, value in found.items()} | dict(n=resamples.n)
 

@@ -250,8 +250,7 @@ def hypergradient(
         logits = head(features)
         check_logits(logits, y)
         d_logits = inner.logit_gradient(logits.detach(), y, features.detach())
-        if scope == 'full': theta = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        else: theta = dict(weight=head.weight, bias=head.bias)
+        theta = _trained(model) if scope == 'full' else dict(weight=head.weight, bias=head.bias)
         gradients = _inner_gradients(inner, head, logits, _sample_factor(reduction, len(y))*d_logits.detach(), theta)
         if scope == 'full': direction = full_direction(model, x, gradients, x_other, y_other, outer, lr, jvp_by, state)
         else:
@@ -259,6 +258,10 @@ def hypergradient(
             direction = head_direction(head, features, tuple(gradients.values()), features_other, y_other, outer, lr)
     penalty = inner.head_gradient(head)
     return meta_gradient(direction, d_logits, inner.parameters(), lr, reduction, penalty), direction.outer
+
+def _trained(model):
+    "Return name -> weight, without frozen weights."
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 def _check(inner, scope, reduction, lr):
     pick('scope', scope, ('head', 'full'))
@@ -283,7 +286,7 @@ def leaked_gradients(
     (x, y), (x_other, y_other), head = batch, other, model.head
     with frozen_batchnorm_stats(model):
         features = model.features(x)
-        logits, weights = head(features), {k: p for k, p in model.named_parameters() if p.requires_grad}
+        logits, weights = head(features), _trained(model)
         theta = {k: p for k, p in weights.items() if scope == 'full' or p is head.weight or p is head.bias}
         d_logits = inner.logit_gradient(logits, y, features)*_sample_factor(reduction, len(y))
         gradients = _inner_gradients(inner, head, logits, d_logits, theta, create_graph=True)

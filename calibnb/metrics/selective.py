@@ -199,8 +199,7 @@ def e_aurc(
     """Return the excess AURC: `aurc` minus the AURC of the best ranking of the same predictions [Geifman 2019].
 
     The excess is 0 if every mistake has a lower score than every correct prediction and no two mistakes have the same
-    score. Samples of equal score are accepted together, so a tie raises the excess
-    if one of them is a mistake.
+    score. Samples of equal score are accepted together, so a tie raises the excess if one of them is a mistake.
 
     >>> from calibnb.metrics import e_aurc
     >>> e_aurc([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])

@@ -104,8 +104,9 @@ class Asked:
 
     def unit_of(self, measure:str)->dict:
         "Return unit and smallest effect of interest of a measure, as fields of `Claim`."
-        if measure.split()[0] in self.effects: return dict(unit='', sesoi=self.effects[measure.split()[0]])
-        if measure.split()[0] == 'T': return dict(unit='')
+        name = measure.split()[0]
+        if name in self.effects: return dict(unit='', sesoi=self.effects[name])
+        if name.removesuffix(_suffix(name)) == 'T': return dict(unit='')
         return dict(unit='nats' if 'nll' in measure or 'entropy' in measure else 'points')
 
     def _about(self, pairs, measures, digits):
