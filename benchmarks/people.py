@@ -92,14 +92,14 @@ def notebook_rows():
 
 
 def make_there(target, clone):
-    "Run a target of a clone's Makefile: seconds until it has printed a table of findings (or None), and in all."
+    "Run a target of a clone's Makefile: seconds until it has counted the findings of a study (or None), and in all."
     inherited = "CALIBNB_RUNS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH"
     env = {name: value for name, value in os.environ.items() if name not in inherited}
     start, findings = time.perf_counter(), None
     process = subprocess.Popen(["make", target], cwd=clone, env=env, text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT)
     for line in process.stdout:
-        if findings is None and line.strip() == "findings":
+        if findings is None and line.split()[:1] == ["findings"]:
             findings = time.perf_counter() - start
     if process.wait():
         raise RuntimeError(f"make {target} failed in {clone}")
