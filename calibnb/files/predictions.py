@@ -9,6 +9,7 @@ __all__ = ['kinds', 'read_predictions', 'score_name', 'check_not_probs', 'read_s
 # %% ../../nbs/08_files/02e_predictions.ipynb #380e128c
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -108,7 +109,7 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
     contents = read_file(path, names)
     if needed: check_groups(path, contents, names)
     if labelled: _only(path, contents, (plain_name(names.target),) if names.target else TARGET_NAMES)
-    if names.drop_missing: _drop_missing(contents, names, labelled)
+    if names.drop_missing: _drop_missing(path, contents, names, labelled)
     if contents.columns is not None: check_table(contents, kind)
     if '' in contents.arrays and 0 in np.shape(contents.arrays['']):
         raise ValueError(f'file: {path} has no classes or no samples')
@@ -285,8 +286,8 @@ def _with_all_options(read, check, names, pos_label=None):
             else: raise NeedsOptions(str(error), **all_options)
     raise NeedsOptions(str(error))
 
-def _drop_missing(contents, names, labelled):
-    "Leave out the samples without a score or, if `labelled`, without a label, and warn with their number."
+def _drop_missing(path, contents, names, labelled):
+    "Leave out the samples without a score or, if `labelled`, without a label, and warn with the file and their number."
     import pandas as pd
     scores = '' if '' in contents.arrays else score_name('', contents, names.kind, names)
     wanted = (plain_name(names.target),) if names.target else TARGET_NAMES
@@ -303,7 +304,7 @@ def _drop_missing(contents, names, labelled):
     contents.arrays, contents.groups = of_kept(contents.arrays), of_kept(contents.groups)
     contents.place = lambda row: place(int(kept[row]))
     lack = 'a score or a label' if labelled else 'a score'
-    warnings.warn(f'{missing.sum():,} of {len(missing):,} samples lack {lack} and are left out')
+    warnings.warn(f'{Path(path).name}: {missing.sum():,} of {len(missing):,} samples lack {lack} and are left out')
 
 # %% ../../nbs/08_files/02e_predictions.ipynb #8d454ac0
 _SUM_ERROR = .02  # of rows that are rounded to two decimals
@@ -318,7 +319,7 @@ def why_probs(
     They are rows of two or more numbers in [0, 1] that all sum to 1, or one column of numbers in [0, 1] beside labels 0
     and 1. Raises ValueError for a file without samples, without a column that is named, or with columns of text beside
     such numbers."""
-    names = replace(names, kind='probs', rows=_TRIED)
+    names = replace(names, kind='probs', rows=_TRIED, drop_missing=True)  # a missing score is named by the reading
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         check_names(path, names)

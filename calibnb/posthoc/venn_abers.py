@@ -89,7 +89,7 @@ def _gaps_around(scores, at, side):
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #972a260c
 def _bounds(score, hit, weight):
     "Return distinct scores (n,), and p0 and p1 for the gaps around the scores, both (n + 1,)."
-    u, count, hits = merged_scores(score, hit, weight)
+    u, count, hits = merged_scores(score, hit, weight, log_odds=True)
     high = values_with_hit(count, hits)
     low = 1 - values_with_hit(count[::-1], (count - hits)[::-1])[::-1]
     return u, low, high
@@ -103,7 +103,7 @@ def venn_abers_map(
     "Return p0 (new sample as a miss) and p1 (new sample as a hit) for each score and each gap [Vovk 2015]."
     check_finite('score', score)
     score, hit = score.double().cpu(), hit.cpu()
-    u = merged_scores(score, hit)[0]
+    u = merged_scores(score, hit, log_odds=True)[0]
     score = torch.from_numpy(u[np.searchsorted(u, score.numpy(), 'right') - 1])  # equal in each fold
     log_1_minus_p0, log_p1 = [], []  # one array per fold
     for rows in [slice(None)] if folds is None else _folds(score, hit, folds):

@@ -290,7 +290,7 @@ def test_the_command_of_an_error_works_when_typed(name, capsys):
     want = table.dropna()
     assert found["samples"] == len(want)
     if "--drop-missing" in more:
-        assert f"{600 - len(want)} of 600 samples lack a score or a label" in str(found["notes"])
+        assert f".csv: {600 - len(want)} of 600 samples lack a score or a label" in str(found["notes"])
     if name == "inspect":
         assert abs(found["rows"]["uncalibrated"]["error"]["value"] - (want.score != "C").mean()) < 1e-12
         assert all(f"{word!r} ({(want.score == word).sum()})" in str(found["notes"]) for word in "IPN")
