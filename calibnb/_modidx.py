@@ -964,6 +964,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                      'calibnb/evaluate/compare.py'),
                                           'calibnb.evaluate.compare._amount': ( '40_evaluate/compare.html#_amount',
                                                                                 'calibnb/evaluate/compare.py'),
+                                          'calibnb.evaluate.compare._copies': ( '40_evaluate/compare.html#_copies',
+                                                                                'calibnb/evaluate/compare.py'),
                                           'calibnb.evaluate.compare._differences': ( '40_evaluate/compare.html#_differences',
                                                                                      'calibnb/evaluate/compare.py'),
                                           'calibnb.evaluate.compare._name': ( '40_evaluate/compare.html#_name',

@@ -11,6 +11,7 @@ import textwrap
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from ..core.options import pick
 from ..core.predictions import Predictions
@@ -73,7 +74,7 @@ class ModelComparison:
     margins: dict[str, float]
     slices: dict[str, dict[str, PairedDifference]] # name of a slice -> differences, at `slice_level`
     slice_level: float                        # level of the intervals of slices, with Bonferroni's correction
-    notes: list[str]                          # values of columns that are pooled or left out
+    notes: list[str]                          # copied rows, and values of columns that are pooled or left out
     clusters: int|None = None                 # number of clusters that the intervals count
 
     def verdict(self, measure:str)->str:
@@ -242,6 +243,11 @@ def check_same_samples(
     raise ValueError(f'new: the label of {where} is {is_new}, but in old {is_old} ({count:,} of {len(a):,} labels '
                      f'differ); {way}')
 
+def _copies(old, new):
+    "Return the number of the distinct row of each sample, (N,); None unless many rows are copies in both models."
+    if old.copies is None or new.copies is None: return None
+    return torch.stack([old.copies, new.copies], 1).unique(dim=0, return_inverse=True)[1]
+
 def compare_models(
     old:Predictions,
     new:Predictions,  # on the same samples in the same order; one model may have logits, the other probabilities
@@ -253,7 +259,7 @@ def compare_models(
 
     For binary predictions, the ECE judges P(y = 1). For stated confidences, each model has its own correct answers to
     the same questions. The intervals of slices are corrected by Bonferroni's method. If `old` has clusters
-    (`Predictions.clustered`), intervals count clusters. Raises ValueError for an unknown
+    (`Predictions.clustered`), intervals count clusters; copies of a row are a cluster. Raises ValueError for an unknown
     measure or column and, except for stated confidences, if the labels of the two models differ.
 
     >>> from calibnb.core import Predictions
@@ -266,10 +272,15 @@ def compare_models(
     margins = check_margins(margins)
     new = new.ordered(old.classes)
     check_same_samples(old, new)
+    notes = []
+    if old.cluster is None and (copies := _copies(old, new)) is not None:
+        old, distinct = old.clustered(copies), len(copies.unique())
+        notes.append(f'{len(old) - distinct:,} of {len(old):,} rows repeat an earlier row of both models; intervals '
+                     f'count {distinct:,} rows')
     found = groupings(old, by, least) if by else []
     rows = {name: ids for g in found for name, ids in zip(g.names, g.members().T)}
     level = 1 - ALPHA/max(1, len(rows))
     slices = {name: _differences(old, new, np.flatnonzero(inside), level) for name, inside in rows.items()}
     return ModelComparison(len(old), _differences(old, new, slice(None), .95), margins, slices, level,
-                           [g.note for g in found if g.note],
+                           notes + [g.note for g in found if g.note],
                            None if old.cluster is None else int(old.cluster.max()) + 1)

@@ -44,10 +44,12 @@ def test_clusters_widen_what_is_said_of_two_models():
     old, new = (Predictions.from_probs(q, y) for q in (p, other))
     copies = torch.arange(200).repeat_interleave(4)
     def width(d): return d.high - d.low
-    plain, four = (compare_models(a, b).differences
-                   for a, b in ((old, new), (old[copies].clustered(copies), new[copies])))
-    for name, d in plain.items():  # a miss that was not seen counts less among 800 rows
-        assert width(four[name])/width(d) == pytest.approx(1, abs=.15), name
+    plain = compare_models(old, new)
+    named, found = compare_models(old[copies].clustered(copies), new[copies]), compare_models(old[copies], new[copies])
+    assert found.clusters == 200 and any("600 of 800 rows repeat" in note for note in found.notes)
+    for name, d in plain.differences.items():  # a miss that was not seen counts less among 800 rows
+        assert width(named.differences[name])/width(d) == pytest.approx(1, abs=.15), name
+        assert width(found.differences[name]) == pytest.approx(width(named.differences[name])), name
     values = (old.nll, new.nll), (~old.hit, ~new.hit), ((p, y == 1), (other, y == 1))
     for compared, pair in zip((mean_difference, rate_difference, ece_difference), values):
         alone = compared(*pair, cluster=torch.arange(200))  # one sample each
