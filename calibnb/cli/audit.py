@@ -67,7 +67,7 @@ def _read_shifted(preds, options):
         warnings.simplefilter('ignore')  # the notes of the table report probabilities of 0
         eps = None if options.kind == 'logits' else preds.eps
         shifted = read_predictions(options.shifted, options.kind, eps=eps, pos_label=options.pos_label,
-                                   names=options.columns,
+                                   names=replace(options.columns, like=preds.classes),
                                    optional=[*options.group_columns, *options.like_ids])
     shifted = in_order(shifted, preds, options.shifted)
     try: check_shifted(preds, shifted)

@@ -22,7 +22,7 @@ import calibnb
 from ..core.options import pick
 from ..core.plugins import add_plugins, load_plugins, plugin_names
 from ..core.text import PlainStream, printable
-from .flags import check_overwriting, discard_output
+from .flags import as_list, check_overwriting, discard_output
 from ..processes.threads import brief_spins, environment_variables
 from .runs import add_runs, runs
 from .show import add_show, run_show
@@ -221,7 +221,7 @@ def _corrected(error, argv, args)->str:
     if not flags or not {*flags} <= known: return ''
     words = []
     for flag, value in flags.items():
-        words += [flag] if value is True else [flag, ','.join(value) if isinstance(value, tuple) else value]
+        words += [flag] if value is True else [flag, as_list(value) if isinstance(value, tuple) else value]
     return shlex.join(['calibnb', *map(str, given), *words])
 
 def _interruption(report, argv):

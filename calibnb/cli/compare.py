@@ -57,8 +57,10 @@ def _margins(texts):
         check_margins(found)
     return {name: value/100 if name in _POINTS else value for name, value in found.items()}
 
-def _read_model(args, name):
-    "Read the predictions of one model, and the columns of --by from the old file; skip them in the new file."
+def _read_model(args, name, like=()):
+    """Read the predictions of one model, and the columns of --by from the old file; skip them in the new file.
+
+    The new file is read `like` the old one, whose class names these are."""
     from calibnb.files.predictions import read_predictions
     from calibnb.evaluate.groups import MADE
     path, kind = getattr(args, name), kind_of(args, name)
@@ -69,7 +71,7 @@ def _read_model(args, name):
     texts = tuple(filter(None, [args.id, args.cluster]))
     with noting(path):
         return read_predictions(path, kind, args.target_file, pos_label=args.pos_label, groups=groups,
-                                names=replace(column_names(args), texts=texts), optional=optional)
+                                names=replace(column_names(args), texts=texts, like=like), optional=optional)
 
 def _matched(old, new, args):
     "Return the new predictions in the order of the ids of the old ones; raise ValueError unless ids and labels match."
@@ -100,8 +102,8 @@ def run_compare(args)->int:
         if path: check_exists(path, flag)
     from calibnb.evaluate.compare import compare_models
     from calibnb.files.predictions import in_order
-    old, new = (_read_model(args, name) for name in ('old', 'new'))
-    new = in_order(new, old, args.new)
+    old = _read_model(args, 'old')
+    new = in_order(_read_model(args, 'new', old.classes), old, args.new)
     if args.id: new = _matched(old, new, args)
     if args.cluster: old = old.clustered(old.groups[args.cluster])
     found = compare_models(old, new, margins, args.by, least=args.least)

@@ -7,6 +7,7 @@ __all__ = ['add_estimate', 'run_estimate']
 
 # %% ../../nbs/90_cli/03f_estimate.ipynb #0ef9df0e
 import json
+from dataclasses import replace
 
 from .apply import settle_kind
 from .flags import add_columns, add_kind, check_exists, column_names, kind_given, kind_of, noting
@@ -48,9 +49,10 @@ def run_estimate(args):
     kind = kind_given(args) if calibrator else kind_of(args)
     with noting():
         eps = calibrator.eps_ if calibrator and kind == 'probs' else None  # of the fit, also if it is 0
-        labelled = read_predictions(args.like, kind, eps=eps, names=columns)
-        if calibrator: labelled = labelled.ordered(calibrator.class_names_)
-        names = calibrator.class_names_ if calibrator else labelled.classes
+        names = calibrator.class_names_ if calibrator else ()
+        labelled = read_predictions(args.like, kind, eps=eps, names=replace(columns, like=tuple(names)))
+        if calibrator: labelled = labelled.ordered(names)
+        else: names = labelled.classes
         read = read_columns(args.file, kind, labelled.eps or 0., names, columns)
     def probs_of(logits):
         if calibrator: return problem_of(calibrator).calibrated(calibrator.inputs_.in_columns(logits))

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['check_folder', 'check_root', 'check_file', 'check_exists', 'add_where', 'where_given', 'pairs_of',
            'check_overwriting', 'typed', 'add_kind', 'kind_given', 'kind_in', 'kind_of', 'discard_output',
-           'output_console', 'listed', 'add_columns', 'column_names', 'add_drop_missing', 'add_stated', 'settle_stated',
-           'check_stated', 'noting', 'add_rows', 'rows_given', 'words_given', 'add_plugin']
+           'output_console', 'listed', 'as_list', 'add_columns', 'column_names', 'add_drop_missing', 'add_stated',
+           'settle_stated', 'check_stated', 'noting', 'add_rows', 'rows_given', 'words_given', 'add_plugin']
 
 # %% ../../nbs/90_cli/01_flags.ipynb #7be9a26a
 import argparse
+import csv
+import io
 import os
 import sys
 import warnings
@@ -158,14 +160,17 @@ def kind_of(args, name='file')->str:
                      '--confidence COLUMN')
 
 def _fault(path, names):
-    "Return what is wrong with a file whatever kind its numbers have; '' if one kind can be read."
-    from calibnb.files.predictions import read_predictions
+    "Return what is wrong with a file whatever kind its numbers have; '' if one kind can be read, maybe with options."
+    from calibnb.files.predictions import read_predictions, why_probs
     found = set()
     for kind in 'logits', 'probs':
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             try: read_predictions(path, kind, groups=names.groups, names=replace(names, rows=100_000))
-            except NeedsOptions: return ''
+            except NeedsOptions as e:
+                label = e.options.get('target')
+                if label and why_probs(path, replace(names, target=label)): raise  # with it, the kind is known, too
+                found |= {'', str(e)}
             except (KeyError, ValueError) as e: found.add(str(e))
             else: return ''
     return found.pop() if len(found) == 1 else ''
@@ -182,8 +187,15 @@ def output_console(**options):
     return made
 
 def listed(text):
-    "Return the names in a text, which are separated by commas."
-    return [name for part in text.split(',') if (name := part.strip())]
+    "Return the names in a text, which are separated by commas; a name with a comma stands in double quotes."
+    cells = next(csv.reader([text], skipinitialspace=True), [])
+    return [name for cell in cells if (name := cell.strip())]
+
+def as_list(names):
+    "Return the text that `listed` reads as these names."
+    line = io.StringIO()
+    csv.writer(line, lineterminator='').writerow(names)
+    return line.getvalue()
 
 def add_columns(command):
     "Add the flags that name columns."
@@ -294,7 +306,7 @@ def words_given(args, without=())->list[str]:
         if not action.option_strings or action.dest in without or value in (None, action.default): continue
         flag = action.option_strings[-1]
         if action.const is True: words.append(flag)
-        elif action.type is listed: words += [flag, ','.join(value)]
+        elif action.type is listed: words += [flag, as_list(value)]
         else: words += [word for each in (value if isinstance(value, list) else [value]) for word in (flag, str(each))]
     return words
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from ..core.options import pick
 from ..core.text import p_text
-from ..core.classes import quote_names
+from ..core.classes import only_count, quote_names
 from ..core.folds import row_hashes
 from ..core.predictions import MOST_VALUES, impossible_labels_text, Predictions
 from ..metrics.clusters import design_effect
@@ -301,7 +301,8 @@ def round_up(n)->int:
         '`classes=` in Python.')
 def _unnamed(found, preds, val):
     if preds.binary: return _NOT_APPLICABLE
-    return _PASSED if preds.classes else ('tip', f'The {preds.num_classes:,} columns have no names.')
+    if preds.classes and not only_count(preds.classes): return _PASSED
+    return ('tip', f'The {preds.num_classes:,} columns have no names.')
 
 @_check('CNB031', 'two columns of a binary model',
         'The file has a column for each of two classes, so the ECE is the ECE of the predicted label. For decisions at '

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONVENTIONS', 'TARGET_NAMES', 'Convention', 'plain_name', 'is_called', 'ColumnNames', 'number_in', 'column_numbers',
-           'count_from_one', 'class_names', 'in_counted_order', 'columns_of_labels', 'without_kind', 'column_order',
-           'label_columns', 'check_class_columns']
+           'count_from_one', 'class_names', 'in_counted_order', 'columns_of_labels', 'without_kind', 'label_in_name',
+           'check_not_false', 'column_order', 'label_columns', 'check_class_columns']
 
 # %% ../../nbs/08_files/02_columns.ipynb #b5250d5f
 import re
@@ -72,6 +72,7 @@ class ColumnNames:
     drop_missing:bool=False # leave out the samples without a score or a label
     texts:tuple=()    # groups that stay texts if a csv file has many numbers in them, e.g. ids such as 0001
     exact:tuple=()    # groups whose texts in a csv file become numbers if numbers keep all of them: 7, but not 007
+    like:tuple=()     # class names of another file, whose labels the labels count like, see `numeric_ids`
     positive:str=''   # the label with y = 1 of a single column; stays text if it is no number, e.g. NA
     rows:int|None=None # read a random part of about so many rows of a larger .parquet, .npy or .npz file; None: all
 
@@ -137,13 +138,33 @@ def without_kind(names):
     return names
 
 # %% ../../nbs/08_files/02_columns.ipynb #e85a2b90
+def label_in_name(
+    known,  # labels as text
+    column, # name of a single column of scores
+)->str|None:
+    "Return the label that the name of a column contains, as prob_left contains left; None if it is not clear."
+    if column == 'correct': found = [label for label in known if is_called(label, 'correct')]
+    else:
+        signed = any(label.startswith('-') for label in known)  # then a hyphen may be a minus
+        def words(name): return re.split(r'[_\s]+' if signed else r'[\W_]+', plain_name(name))
+        parts = words(column)
+        spelt = {'_'.join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
+        found = [label for label in known if '_'.join(words(label)) in spelt]
+    return found[0] if len(found) == 1 else None
+
+def check_not_false(column):
+    "Raise ValueError if the name of a single column says False, as prob_false does."
+    if label_in_name(['false', 'true'], column) == 'false':
+        raise ValueError(f'column {column!r} is the only one, and its name says False; give 1 - p as P(True)')
+
 def column_order(
     header,  # names of the class columns
     classes, # names of the classes in the wanted order, as in `Predictions`; or ()
 )->list[int]: # index of the column of each class
     "Match columns by name if header and classes have names; raise ValueError if the names differ."
     if len(header) == 1:
-        if classes and classes[0] == header[0]:
+        if not classes: check_not_false(header[0])
+        elif classes[0] and label_in_name(classes, header[0]) == classes[0]:
             raise ValueError(f'column {header[0]!r} is the only one, want {classes[1]!r}, the class of the fit; '
                              f'give 1 - p under the name {classes[1]!r}')
         return [0]

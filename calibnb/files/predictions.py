@@ -79,7 +79,8 @@ def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
             again = read_file(target_path, replace(of_labels, classes=tuple(header)))
             name, labels = _labels_in(target_path, again, names.target)
         if kind == 'confidence': header = ['correct']
-        return scores, *class_targets(labels, name, header, is_table, pos_label, labelled.place), of_groups or None
+        targets = class_targets(labels, name, header, is_table, pos_label, labelled.place, names.like)
+        return scores, *targets, of_groups or None
 
 def _label_text(label): return distinct_labels(np.array([label]))[0][0]
 
@@ -133,15 +134,23 @@ def _only(path, contents, wanted):
     found = names_among(contents, wanted)
     if wanted == TARGET_NAMES: found = names_among(contents, CONVENTIONS['label'].words) or found
     if len(found) == 1: return found[0]
+    if contents.columns is None and [*contents.arrays] == ['']:
+        raise ValueError(f'file: {path} holds one array without a name, so no labels; want an .npz file with '
+                         'logits or probs and target, or, for calibnb audit, the labels in a file: --target FILE')
     names = [*contents.names] or [k for k in contents.arrays if k != '']
     shown = brief(', '.join(map(repr, names)) or 'none', 300)
     start = f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
     if wanted != TARGET_NAMES: raise ValueError(f'{start}names in it: {shown}')
-    like = found or contents.like_labels
+    like = [name for name in found if not _has_fractions(contents.arrays[name])] or found or contents.like_labels
     if not like: raise ValueError(f'{start}names in it: {shown}; --target-col names another')
     if len(like) == 1:
         raise NeedsOptions(f'{start}{like[0]!r} looks like the labels: --target-col {like[0]}', target=like[0])
     raise ValueError(f'{start}choose one: ' + ' or '.join(f'--target-col {name}' for name in like))
+
+def _has_fractions(values):
+    "Return True for numbers that are not all whole, so they are no labels."
+    values = np.asarray(values)
+    return values.dtype.kind == 'f' and bool((values % 1 > 0).any())
 
 def _of_stated(names, target='correct'):
     "For the kind `confidence`, fill in the names of the labels and the scores; raise ValueError for several columns."
@@ -189,7 +198,7 @@ def read_sets(
     names = replace(names, groups=tuple(groups))
     test, test_source = _read_labelled(path, kind, target_path, pos_label, names), target_path or path
     if not val_path: return _predictions(test, kind, eps, test_source), None
-    val = _read_labelled(val_path, kind, val_target_path, pos_label, names, needed=False)
+    val = _read_labelled(val_path, kind, val_target_path, pos_label, replace(names, like=test[2]), needed=False)
     val_source = val_target_path or val_path
     if kind != 'logits' and eps is None:
         zeros = any(_has_zeros(scores) for scores, *_ in (test, val))
@@ -242,9 +251,7 @@ def _read_columns_once(path, kind, eps, names, columns):
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
         scores, order = ordered_scores(scores, header, names)  # a missing class is named before sums are checked
         ids = None if given is None else bool_ids(given, header)
-        has_words = ids is not None and ids.dtype.kind in 'OU' and any(header)
-        named = header if has_words else contents.columns or ()  # numbers in an array are class ids
-        labels = None if ids is None else optional_labels(ids, found[0], named, pos_label)
+        labels = None if ids is None else optional_labels(ids, found[0], header, pos_label, names)
         words = label_words(None if labels is None else given, header, names)
         return ReadColumns(to_logits(scores, kind, eps), labels, header, words, order, contents.groups)
 
@@ -317,17 +324,15 @@ def why_probs(
     """Return the reason why the scores in a file are probabilities; '' if their numbers do not say so.
 
     They are rows of two or more numbers in [0, 1] that all sum to 1, or one column of numbers in [0, 1] beside labels 0
-    and 1. Raises ValueError for a file without samples, without a column that is named, or with columns of text beside
-    such numbers."""
+    and 1, maybe beside columns of text. Raises ValueError for a file without samples, or without a column that is named."""
     names = replace(names, kind='probs', rows=_TRIED, drop_missing=True)  # a missing score is named by the reading
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         check_names(path, names)
         try: contents, scores, header = _read_scores(path, 'probs', names)
-        except NeedsOptions as e:  # columns of text: an error that names them, if the others are probabilities
+        except NeedsOptions as e:  # columns of text: the reading names them, if the others are probabilities
             ignored = e.options.get('ignored', ())
-            if ignored and why_probs(path, replace(names, ignored=(*names.ignored, *ignored))): raise
-            return ''
+            return why_probs(path, replace(names, ignored=(*names.ignored, *ignored))) if ignored else ''
         except ValueError: return ''
     if scores.isnan().any() or not ((scores >= 0) & (scores <= 1)).all(): return ''
     if scores.ndim == 2 and scores.shape[1] > 1:

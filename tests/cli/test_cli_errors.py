@@ -252,7 +252,7 @@ AUDIT = [
     ("two.npz --logits --val good.npz", "--val: 3 classes, want 2"), ("three.npz --logits", "3 samples, too few"),
     ("label.npz --logits", "label 3"), ("short.npz --logits", "shape (59,)"), ("nan.npz --logits", "row 4 holds nan"),
     ("oneclass.npz --logits", "label 2 at row 0, want 0..1 (logits has one column, of class 1)"),
-    ("z.npy --logits", "z.npy has 0 entries called target"),
+    ("z.npy --logits", "z.npy holds one array without a name, so no labels"),
     ("z.npy --logits --target absent.npy", "absent.npy does not exist"), ("z.npy --logits --target z.npy", "z.npy"),
     ("good.npz --logits --val absent.npz", "absent.npz does not exist"),
     ("good.npz --logits --val good.npz", "the same samples as preds"),

@@ -1,5 +1,6 @@
 "Columns of csv files by name: matched, kept in what is written, and refused where they are others."
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from calibnb.files.columns import ColumnNames
 from calibnb.files.pieces import read_pieces
 from calibnb.files.predictions import read_columns, read_predictions, read_sets
 from calibnb.posthoc import Calibrator, make_calibrator
+from calibnb.posthoc.calibrator import fit_to
 
 DRAW = torch.Generator().manual_seed(0)
 WORDS = ["cat", "dog", "owl"]
@@ -462,7 +464,8 @@ def test_two_columns_of_a_binary_model_also_show_the_ece_of_one(capsys):
 
 
 @pytest.mark.parametrize("header, order", [("cat,dog", [0, 1]), ("prob_False,prob_True", [0, 1]),
-                                           ("true,false", [1, 0]), ("True,False", [1, 0])])
+                                           ("true,false", [1, 0]), ("True,False", [1, 0]), ("prob_yes,prob_no", [1, 0]),
+                                           ("neg,pos", [0, 1])])
 def test_true_and_false_are_labels_of_two_columns(header, order, tmp_path, capsys):
     "True is the column that is named after it, or the second column; audit and apply agree."
     y = np.arange(60) % 2
@@ -671,8 +674,10 @@ def test_labels_of_arrays_are_matched_as_text_first(capsys):
     make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
     assert cli.main("apply c.safetensors a.npz --logits --out o.csv".split()) == 0
     assert pd.read_csv("o.csv", dtype=str).target.tolist() == np.array(kept)[TARGET].tolist()
-    np.savez("ids.npz", logits=LOGITS, target=TARGET, classes=["2", "0", "1"])
-    assert torch.equal(read_columns("ids.npz", "logits").target, TARGET)  # numbers in an array are class ids
+    np.savez("ids.npz", logits=LOGITS, target=TARGET, classes=["10", "20", "30"])
+    assert torch.equal(read_columns("ids.npz", "logits").target, TARGET)  # no label is a name, so labels are ids
+    np.savez("names.npz", logits=LOGITS, target=np.array([2, 0, 1])[TARGET], classes=["2", "0", "1"])
+    assert torch.equal(read_columns("names.npz", "logits").target, TARGET)
     lines = [dict(p=float(p), y=names[int(k == 1)]) for p, k in zip(LOGITS[:, 1].sigmoid(), TARGET)]
     Path("p.jsonl").write_text("\n".join(map(json.dumps, lines)))
     for positive in "002", 2:
@@ -767,3 +772,70 @@ def test_a_class_may_be_called_weight():
     table = probs_table()
     table.set_axis(["weight", "b", "c", "y"], axis=1).to_csv("w.csv", index=False)
     assert cli.main("audit w.csv --no-report --calibrator temperature --prob-cols weight,b,c".split()) == 0
+
+
+def test_labels_of_a_second_file_count_as_those_of_the_first(capsys):
+    "Without class 0, labels 1 and 2 beside prob_1, prob_2, prob_3 would be names of columns."
+    frame = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=["prob_1", "prob_2", "prob_3"]).assign(target=TARGET.numpy())
+    without = frame[300:].query("target > 0")
+    frame[:300].to_csv("all.csv", index=False)
+    frame[300:].to_csv("more.csv", index=False)
+    without.to_csv("without.csv", index=False)
+    line = "audit all.csv --no-report --json --calibrator vector"
+    assert cli.main(f"{line} --shifted without.csv".split()) == 0
+    nll = json.loads(capsys.readouterr().out)["shifted"]["rows"]["uncalibrated"]["nll"]
+    assert nll == pytest.approx(-np.log(without.to_numpy()[np.arange(len(without)), without.target]).mean())
+    for files in ("all.csv", "without.csv"), ("without.csv", "without.csv"):
+        preds, val = read_sets(files[0], "probs", val_path=files[1])
+        assert preds.classes == (("0", "1", "2") if files[0] == "all.csv" else ("1", "2", "3"))
+        assert val.target.min() == (1 if files[0] == "all.csv" else 0)
+    assert "'target' holds 0 in line" in refused(capsys, *"audit without.csv --val all.csv --no-report".split())
+    fit_to(make_calibrator("vector"), read_predictions("all.csv", "probs")).save("c.safetensors")
+    written = []
+    for file in "without.csv", "more.csv":
+        assert cli.main(f"apply c.safetensors {file} --probs --out out.csv".split()) == 0
+        written.append(pd.read_csv("out.csv"))
+    whole = written[1][frame.target[300:].to_numpy() > 0].reset_index(drop=True)
+    pd.testing.assert_frame_equal(written[0], whole)  # also prediction and target
+
+
+@pytest.mark.parametrize("fit, new, labels", [("prob_yes", "prob_no", ["no", "yes"]),
+                                              ("prob_true", "prob_false", [False, True])])
+def test_a_column_about_the_other_label_is_refused(fit, new, labels, capsys):
+    p = LOGITS.softmax(1)[:, 0].numpy()
+    y = np.array(labels)[(TARGET == 0).long()]
+    pd.DataFrame({fit: p, "target": y}).to_csv("fit.csv", index=False)
+    pd.DataFrame({new: 1 - p, "target": y}).to_csv("new.csv", index=False)
+    pos = ["--pos-label", "yes"]*(labels[1] == "yes")
+    preds = read_predictions("fit.csv", "probs", pos_label=pos[1] if pos else None)
+    fit_to(make_calibrator("platt"), preds).save("c.safetensors")
+    for line in ("apply c.safetensors new.csv --probs --out out.csv", f"compare fit.csv new.csv {' '.join(pos)}",
+                 f"audit fit.csv --val new.csv {' '.join(pos)}", f"audit new.csv {' '.join(pos)}"):
+        assert f"column '{new}'" in refused(capsys, *line.split())
+
+
+def test_signed_labels_and_hints_that_work(capsys):
+    p, y = LOGITS.softmax(1)[:, 0].numpy(), np.where(TARGET == 0, -1, 1)
+    pd.DataFrame({"prob_-1": p, "target": y}).to_csv("a.csv", index=False)
+    assert refused(capsys, "audit", "a.csv", "--no-report").endswith("try: calibnb audit a.csv --no-report "
+                                                                     "--pos-label -1\n")
+    assert cli.main("audit a.csv --no-report --json --pos-label -1".split()) == 0
+    error = json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]["error"]["value"]
+    assert error == pytest.approx(((p > .5) != (y == -1)).mean())
+
+
+@pytest.mark.parametrize("labels, beside", [("ground_truth_label", {}), ("diagnosis", {}), ("animal", {"a,b": "text"}),
+                                            ("target", {"y": .2})])
+def test_a_proposed_command_keeps_the_labels(labels, beside, capsys):
+    "The kind is not stated: the proposal was to leave the labels out. A name with a comma needs quotes."
+    probs = LOGITS.softmax(1).numpy()
+    frame = pd.DataFrame(probs, columns=WORDS).assign(**{labels: LABELS})
+    if "y" in beside:  # three classes, of which one is called y
+        frame = pd.DataFrame(probs, columns=["cat", "dog", "y"]).assign(target=np.array(["cat", "dog", "y"])[TARGET])
+    else: frame = frame.assign(**beside)
+    frame.to_csv("a.csv", index=False)
+    assert cli.main(["audit", "a.csv", "--no-report", "--json"]) == 2
+    command = capsys.readouterr().err.split("; try: ")[1]
+    assert cli.main(shlex.split(command)[1:]) == 0
+    error = json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]["error"]["value"]
+    assert error == pytest.approx((probs.argmax(1) != TARGET.numpy()).mean())

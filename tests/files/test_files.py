@@ -118,7 +118,7 @@ def test_labels_in_a_second_file(tmp_path):
     for name, labels in ("z.npy", "y.npy"), ("z.npy", "y.csv"), ("numbers.csv", None), ("p.safetensors", None):
         preds = read_predictions(tmp_path/name, "logits", labels and tmp_path/labels)
         assert torch.equal(preds.logits.float(), LOGITS) and torch.equal(preds.target, TARGET)
-    with pytest.raises(ValueError, match="z.npy has 0 entries called target"):
+    with pytest.raises(ValueError, match="z.npy holds one array without a name, so no labels"):
         read_predictions(tmp_path/"z.npy", "logits")
 
 

@@ -754,7 +754,7 @@ ELSEWHERE = {
                         "start_temperature wide_enough"},
     "score_maps": {HELPERS: "ROUNDING no_slope check_finite check_unit_interval refuse_first",
                    "parts of the fits of maps, and of maps":
-                       "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
+                       "banded_matrix choose_smoothing gap_index mass_edges merged_scores tie_distance "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "table_interval binned COLUMNS heading_of probs_of doubts outcome_after "
@@ -796,7 +796,7 @@ ELSEWHERE = {
     "core": {HELPERS: "ABOVE_ONE OFF_SUM MOST_VALUES check_class_names edge_tolerance missing_text rounded_digits "
                       "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
-                      "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
+                      "ENOUGH_ROWS refuse_probs class_order only_count quote_names impossible_labels_text form_text "
                       "bind_options not_installed require seed_everything seeded deterministic flush_denormals "
                       "pick_device in_threads ImpossibleLabels draw_folds "
                       "classifier_column classifier_probs one_vs_rest_names "
