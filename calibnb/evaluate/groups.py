@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from scipy.fft import irfft, rfft
 
+from ..core.folds import random_order
 from ..core.options import pick
 from ..core.predictions import MOST_VALUES, Predictions
 from ..core.reading import brief
@@ -428,6 +429,9 @@ def slices(
     conf, hit = (preds.probs[:, 0], preds.target == 1) if preds.binary else (preds.conf, preds.hit)
     conf, hit = conf.cpu().clamp(0, 1), hit.cpu()
     members = np.concatenate([g.members() for g in found], 1)
+    alike = torch.from_numpy(np.unique(members, axis=0, return_inverse=True)[1].reshape(-1))  # in the same slices
+    order = random_order(preds.logits, preds.target.cpu()*len(preds) + alike, seed)  # not that of the file
+    conf, hit, members = conf[order], hit[order], members[order.numpy()]
     tested = np.concatenate([np.full(len(g.names), not g.banded) for g in found])
     permutations = permutations or min(max(1000, 40*len(tested)), 4000)
     excess = _stepwise((conf - hit.double()).numpy(), conf.numpy(), members, tested, least, permutations, seed)

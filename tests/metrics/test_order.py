@@ -7,7 +7,7 @@ from close import rounding
 
 from calibnb import metrics
 from calibnb.core import Predictions
-from calibnb.evaluate import evaluate
+from calibnb.evaluate import evaluate, slices
 from calibnb.posthoc import list_calibrators, make_calibrator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have probability 0")
@@ -77,3 +77,15 @@ def test_audits_do_not_depend_on_the_order_of_the_samples(form):
             for mine, theirs in zip((measure.value, measure.floor, *(measure.interval or ())),
                                     (other.value, other.floor, *(other.interval or ()))):
                 assert mine is theirs or abs(mine - theirs) < 1e-5, (row, name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_slices_do_not_depend_on_the_order_of_the_samples(form):
+    "Permutations were drawn by row numbers, so that p was .054 or .030."
+    probs, target = (v[:400] for v in FORMS[form])
+    site = torch.arange(400) % 7 % 2
+    found, shuffled = (slices(Predictions.from_probs(probs[rows], target[rows], .01, groups=dict(site=site[rows])))
+                       for rows in (slice(None), ORDER[ORDER < 400]))
+    assert found.text() == shuffled.text()
+    for mine, theirs in zip(found.slices, shuffled.slices):
+        assert (mine.name, mine.p, mine.p_max) == (theirs.name, theirs.p, theirs.p_max)
