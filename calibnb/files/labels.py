@@ -117,8 +117,8 @@ def _positive_text(pos_label, known, name, classes):
                          f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
     other = None if classes[0] in _STATED else label_in_name(known, classes[0])
     if other not in (None, text):
-        raise ValueError(f'pos_label: {text!r}, but the name of column {classes[0]!r} says {other!r}: give 1 - p of the '
-                         f'column, or name it p to read it as P({text})')
+        raise ValueError(f'pos_label: {text!r}, but the name of column {classes[0]!r} says {other!r}: give 1 - p of '
+                         f'the column, or name it p to read it as P({text})')
     return text
 
 def _as_written(text, known):

@@ -324,7 +324,8 @@ def why_probs(
     """Return the reason why the scores in a file are probabilities; '' if their numbers do not say so.
 
     They are rows of two or more numbers in [0, 1] that all sum to 1, or one column of numbers in [0, 1] beside labels 0
-    and 1, maybe beside columns of text. Raises ValueError for a file without samples, or without a column that is named."""
+    and 1; columns of text may stand beside them. Raises ValueError for a file without samples, or without a column that
+    is named."""
     names = replace(names, kind='probs', rows=_TRIED, drop_missing=True)  # a missing score is named by the reading
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')

@@ -223,6 +223,8 @@ def find_run(
         found = table[matches]
         if len(found) == 1: return RunFolder(root/found.experiment.iloc[0]/found.run.iloc[0])
         if len(found): raise ValueError(f'run: {name!r} is ambiguous, want one of {_full_names(found)}')
+    damaged = [folder for folder in _folders(root, experiment or None) if folder.path.name == short]  # not in the table
+    if len(damaged) == 1: return damaged[0]
     close = difflib.get_close_matches(short, table.name.tolist(), 1)
     hint = f'did you mean {close[0]!r}? ' if close else ''
     raise ValueError(f'run: {name!r} is not known; {hint}`calibnb runs` lists all runs')
