@@ -7,7 +7,6 @@ __all__ = ['distinct_labels', 'class_ids', 'numeric_ids', 'counted_names', 'bina
            'optional_labels', 'bool_ids']
 
 # %% ../../nbs/08_files/02a_labels.ipynb #33d80bb1
-import re
 import warnings
 
 import numpy as np

@@ -67,7 +67,7 @@ def tie_distance(
 )->Tensor:    # (N,)
     """Return the distance up to which the next score is equal to each score: more than rounding of logits to float32.
 
-    It is 1e-9 + 1e-6 p(1 - p), so that small probabilities of many classes stay apart; of log-odds, this by p(1 - p)."""
+    It is 1e-9 + 1e-6 p(1 - p), which keeps small probabilities of many classes apart; of log-odds, this by p(1 - p)."""
     if log_odds: return 1e-6 + 1e-9*(2 + 2*s.cosh())  # 1/(p(1 - p)) is 2 + 2 cosh
     return 1e-9 + 1e-6*(s*(1 - s)).clamp_min(0)
 

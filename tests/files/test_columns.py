@@ -776,7 +776,8 @@ def test_a_class_may_be_called_weight():
 
 def test_labels_of_a_second_file_count_as_those_of_the_first(capsys):
     "Without class 0, labels 1 and 2 beside prob_1, prob_2, prob_3 would be names of columns."
-    frame = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=["prob_1", "prob_2", "prob_3"]).assign(target=TARGET.numpy())
+    frame = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=["prob_1", "prob_2", "prob_3"])
+    frame = frame.assign(target=TARGET.numpy())
     without = frame[300:].query("target > 0")
     frame[:300].to_csv("all.csv", index=False)
     frame[300:].to_csv("more.csv", index=False)
