@@ -2407,6 +2407,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'calibnb/metrics/intervals.py'),
                                            'calibnb.metrics.intervals._poisson_counts': ( '10_metrics/intervals.html#_poisson_counts',
                                                                                           'calibnb/metrics/intervals.py'),
+                                           'calibnb.metrics.intervals._without_twins': ( '10_metrics/intervals.html#_without_twins',
+                                                                                         'calibnb/metrics/intervals.py'),
                                            'calibnb.metrics.intervals.calibration_in_the_large_p': ( '10_metrics/intervals.html#calibration_in_the_large_p',
                                                                                                      'calibnb/metrics/intervals.py'),
                                            'calibnb.metrics.intervals.check_level': ( '10_metrics/intervals.html#check_level',

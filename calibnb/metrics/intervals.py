@@ -247,6 +247,14 @@ def gap_errors(
     now = (sign*gap).clamp_min(0) if sign else gap.abs()
     return (largest - now).clamp_min(0), torch.where(gap > 0, less, more)
 
+def _without_twins(gap, acc, count, weight):
+    "Make one bin of neighbours with equal rates: equal confidences over several equal-mass bins share their hits."
+    def same(v): return (v[1:] - v[:-1]).abs() < 1e-12
+    first = torch.cat([acc.new_ones(1, dtype=torch.bool), ~(same(gap) & same(acc))])
+    group = first.cumsum(0) - 1
+    def total(v): return v.new_zeros(int(first.sum())).index_add_(0, group, v)
+    return gap[first], acc[first], total(count), total(weight)
+
 def gap_interval(
     gap:Tensor,      # (M,) accuracy minus confidence of each bin; nan where empty
     acc:Tensor,      # (M,) accuracy
@@ -260,7 +268,7 @@ def gap_interval(
     "Return an interval of sum(weight*|gap|), from the noise of the gaps of the bins."
     check_level(level)
     full = count > 0
-    gap, acc, count, weight = gap[full], acc[full], count[full].double(), weight[full]
+    gap, acc, count, weight = _without_twins(gap[full], acc[full], count[full].double(), weight[full])
     error = rate_variance(acc*count, count).sqrt()
     rise, fall = gap_errors(gap, acc*count, count, level, sign)
     noise = _normal_noise(fall/z_quantile(level), draws, seed)
