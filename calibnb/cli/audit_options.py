@@ -198,7 +198,7 @@ def _check_files(args):
         if path and (flag not in ('file', '--val') or not are_several_files(path)): check_exists(path, flag)
 
 def _check_slices(args):
-    others = {'--by': args.by, '--slopes': args.slopes, '--cost-fp': args.cost_fp, '--shifted': args.shifted}
+    others = {'--by': args.by, '--shifted': args.shifted}
     counting = [flag for flag, value in others.items() if args.cluster and value]
     if counting:
         raise ValueError(f'--cluster: given with {counting[0]}, which counts samples; run two audits, one with each')

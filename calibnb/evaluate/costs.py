@@ -17,9 +17,10 @@ from ..core.text import html_table, html_text
 from calibnb.metrics.decisions import (
     DecisionCurve, benefit_of_samples, cheapest_threshold, cost_of_samples, cost_threshold, decision_curve
 )
-from ..metrics.intervals import Resamples
+from ..metrics.clusters import together
 from ..metrics.rare import mean_intervals
 from .choice import UNCALIBRATED
+from .measures import resamples_of, widened
 from .table import Evaluation
 
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
@@ -81,7 +82,7 @@ class Decisions:
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
         y, probs = given.target == 1, {name: one.of_one.conf for name, one in scored.items()}
         order = random_order(probs[UNCALIBRATED][:, None], y, seed)
-        resamples = Resamples(len(y), n_boot, seed, 'multinomial', order)
+        resamples = resamples_of(given.cluster, len(y), n_boot, seed, order), given.cluster
         costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])
         thresholds = sorted({*CHOSEN_THRESHOLDS, cost_threshold(cost_fp, cost_fn)})
         curves = {name: decision_curve(p, y) for name, p in probs.items()}
@@ -127,13 +128,15 @@ def _threshold(p): return f'{p:.3f}' if .001 <= p < .9995 or p in (1, math.inf) 
 
 def _range(interval): return f'{_number(interval[0])} to {_number(interval[1])}'
 
-def _means(of_labels, y, p, resamples):
+def _means(of_labels, y, p, resampling):
     """Return the V means of (V, N) numbers over the samples, and their 95 % intervals.
 
-    `of_labels(y)` returns the numbers for labels y. A small set may lack a sample whose label is the unlikely one."""
-    values, weight = of_labels(y), (y.double() - p).abs()
+    `of_labels(y)` returns the numbers for labels y. A small set may lack a sample whose label is the unlikely one.
+    `resampling` is a pair, the resamples and the clusters or None."""
+    (resamples, cluster), values, weight = resampling, of_labels(y), (y.double() - p).abs()
     unseen = of_labels(~y) @ weight/weight.sum().clamp_min(1e-300)
-    return values.mean(1).tolist(), mean_intervals(values, unseen, resamples)
+    intervals = mean_intervals(values, unseen, resamples, together=together(cluster))
+    return values.mean(1).tolist(), intervals if cluster is None else widened(intervals, values, cluster)
 
 def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
     "Return `costs` and `saved` of `Decisions`; `probs` has the P(y = 1) of each row."

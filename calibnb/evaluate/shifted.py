@@ -50,7 +50,7 @@ class ShiftResult:
 def _nll_gain(before, after):
     "Return the mean of before - after, and its 95 % interval; infinite if one NLL is infinite, nan if both are."
     unseen = before.losses_of_a_miss()[0] - after.losses_of_a_miss()[0]
-    found = mean_difference(after.nll, before.nll, unseen=[unseen])
+    found = mean_difference(after.nll, before.nll, unseen=[unseen], cluster=before.cluster)
     return found.value, (found.low, found.high)
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #76617980
@@ -158,6 +158,8 @@ def evaluate_shifted(
     """
     check_shifted(preds, shifted, folds)
     check_bins(n_bins)
+    if shifted.cluster is None: shifted = shifted.clustered(shifted.copies)  # copies go into one fold, and count once
+    if shifted.cluster is not None: folds = min(folds, int(shifted.cluster.max()) + 1)
     given = Scored.of(shifted, None, n_bins)
     zeros = given.nll.isinf().sum().item()
     notes = [f'{name}: {impossible_labels_text(zeros, len(shifted), shifted.eps, shifted.stated)}'] if zeros else []

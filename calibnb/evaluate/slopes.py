@@ -61,7 +61,8 @@ class Slopes:
 
 def _numbers(scored):
     conf, hit = scored.judged.conf, scored.judged.hit
-    line, auroc = calibration_slope(conf, hit.long()), auroc_of_scores(conf[hit], conf[~hit]).item()
+    line = calibration_slope(conf, hit.long(), cluster=scored.cluster)
+    auroc = auroc_of_scores(conf[hit], conf[~hit]).item()
     return line._asdict() | dict(auroc=auroc, distances=calibration_indices(conf, hit.long()),
                                  **corp_decompositions(conf, hit.long()))
 

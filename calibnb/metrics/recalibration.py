@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor
+from .clusters import cluster_sums, few_clusters
 from .intervals import check_level, z_quantile
 from .samples import Samples, check_samples, refuse_empty, sample_metric
 
@@ -28,8 +29,11 @@ def logistic_fit(
     y:Tensor,           # (N,) bool
     weight:Tensor|None, # (N,) float64 frequencies; None: every frequency is 1
     offset:Tensor|float=0., # (N,) added to the log-odds
+    cluster:Tensor|None=None, # (N,) number of the cluster of each sample
 )->tuple[Tensor, Tensor]: # (D,) coefficients, (D, D) covariance
-    "Return the coefficients of logistic regression and their covariance, by Newton's method with halved steps."
+    """Return the coefficients of logistic regression and their covariance, by Newton's method with halved steps.
+
+    With clusters, the covariance comes from the sums of the score over each cluster [Liang 1986]."""
     weight = torch.ones_like(inputs[:, 0]) if weight is None else weight
     # columns of a spline are nearly dependent, so the regression is on orthonormal combinations of them
     _, sizes, directions = torch.linalg.svd(torch.linalg.qr(inputs)[1])
@@ -46,7 +50,13 @@ def logistic_fit(
         while not nll(b + step) <= before and step.abs().max() > 1e-12: step = step/2
         b = b + step
         if step.abs().max() < 1e-8: break  # the next one would be of the size of its square
-    return basis @ b, basis @ torch.linalg.pinv(hessian(predicted(b)), hermitian=True) @ basis.T
+    p = predicted(b)
+    cov = torch.linalg.pinv(hessian(p), hermitian=True)
+    if cluster is not None:
+        score = cluster_sums((weight*(y.double() - p))*z.T, cluster)
+        G = score.shape[1]
+        cov = cov @ (score @ score.T*G/max(1, G - 1)) @ cov
+    return basis @ b, basis @ cov @ basis.T
 
 # %% ../../nbs/10_metrics/06g_recalibration.ipynb #884156b9
 class Coefficient(NamedTuple):
@@ -72,8 +82,8 @@ class Recalibration(NamedTuple):
     in_the_large: Coefficient # intercept with the slope fixed at 1; above 0: probabilities are too low
     left_out: int             # samples with a probability of 0 or 1, which have no log-odds
 
-def _pairs(samples):
-    """Return (N,) confidences, (N,) bool hits and weights or None on the CPU, sorted, so their order has no effect.
+def _pairs(samples, cluster=None):
+    """Return (N,) confidences, bool hits, and weights and clusters or None on the CPU, sorted: order has no effect.
 
     Raises ValueError unless both outcomes occur."""
     refuse_empty(samples)
@@ -83,8 +93,11 @@ def _pairs(samples):
         what = f'y = {int(y[0])}' if samples.binary else f'predictions that are {"right" if y[0] else "wrong"}'
         raise ValueError(f'target: only {what}, and a regression needs both outcomes; give more samples')
     weight = None if samples.weight is None else samples.weight.cpu()
-    order = torch.from_numpy(np.lexsort([v.numpy() for v in (weight, y, p) if v is not None]))
-    return p[order], y[order], None if weight is None else weight[order]
+    if cluster is not None and len(cluster) != len(p):
+        raise ValueError(f'cluster: {len(cluster)} samples, but {len(p)} have a label; want a number for each')
+    each = weight, None if cluster is None else cluster.cpu()
+    order = torch.from_numpy(np.lexsort([v.numpy() for v in (*each, y, p) if v is not None]))
+    return p[order], y[order], *(None if v is None else v[order] for v in each)
 
 NO_COEFFICIENT = Coefficient(math.nan, math.nan, math.nan)
 _LEAST_RANGE = 1e-6  # of log-odds; below, they are one number and its rounding, and determine no slope
@@ -96,11 +109,12 @@ def calibration_slope(
     *, sample_weight=None,      # (N,) frequencies of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
+    cluster:Tensor|None=None,   # (N,) int64 number of the cluster of each sample, see `Predictions.clustered`
 )->Recalibration:
     """Return slope, intercept and calibration-in-the-large of logistic recalibration, with Wald intervals [Cox 1958].
 
-    Probabilities of 0 and 1 have no log-odds and are left out, as in `val.prob` of R's rms. Raises ValueError if only
-    one outcome occurs.
+    Probabilities of 0 and 1 have no log-odds and are left out, as in `val.prob` of R's rms. With clusters, e.g. of
+    patients, the errors are those of Liang and Zeger [Liang 1986]. Raises ValueError if only one outcome occurs.
 
     >>> from calibnb.metrics import calibration_slope
     >>> line = calibration_slope([.9, .8, .7, .6, .4, .3, .2, .1], [1, 1, 1, 1, 0, 1, 0, 0])
@@ -109,13 +123,16 @@ def calibration_slope(
     """
     check_level(level)
     samples = check_samples(probs, target, sample_weight, ignore_index, validate)
-    p, y, weight = _pairs(samples)
+    p, y, weight, cluster = _pairs(samples, cluster)
     inside, z = (p > 0) & (p < 1), z_quantile(level)
-    x, y, weight = p[inside].logit(), y[inside], None if weight is None else weight[inside]
+    x, y, weight, cluster = p[inside].logit(), *(None if v is None else v[inside] for v in (y, weight, cluster))
+    if cluster is not None:
+        cluster = cluster.unique(return_inverse=True)[1]
+        z *= few_clusters(int(cluster.max()) + 1, level)
     left_out = len(p) - len(x)
     if y.all() or not y.any(): return Recalibration(*[NO_COEFFICIENT]*3, left_out)
     def coefficients(inputs, offset=0.):
-        b, cov = logistic_fit(inputs, y, weight, offset)
+        b, cov = logistic_fit(inputs, y, weight, offset, cluster)
         error = z*cov.diagonal().clamp_min(0).sqrt()
         return [Coefficient(*values) for values in zip(b.tolist(), (b - error).tolist(), (b + error).tolist())]
     ones = torch.ones_like(x)
@@ -186,7 +203,7 @@ def flexible_curve(
     """
     check_level(level)
     samples = check_samples(probs, target, sample_weight, ignore_index, validate)
-    p, y, weight = _pairs(samples)
+    p, y, weight, _ = _pairs(samples)
     inputs, b, cov = _fit_curve(p, y, weight, knots)
     if at is None: at = torch.linspace(p.min(), p.max(), 101, dtype=torch.float64, device='cpu')
     at = as_tensor(at, 'at').double()
@@ -214,7 +231,7 @@ class CalibrationIndices(NamedTuple):
 
 def _distances(samples, knots):
     "Return (N,) distances between the probability of each sample and the flexible curve, and the weights or None."
-    p, y, weight = _pairs(samples)
+    p, y, weight, _ = _pairs(samples)
     inputs, b, _ = _fit_curve(p, y, weight, knots)
     return ((inputs(p) @ b).sigmoid() - p).abs(), weight
 

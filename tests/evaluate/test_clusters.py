@@ -8,8 +8,9 @@ import torch
 
 from calibnb import cli
 from calibnb.core import Predictions
-from calibnb.evaluate import compare_models, evaluate
+from calibnb.evaluate import Decisions, compare_models, evaluate, evaluate_shifted
 from calibnb.evaluate.audit import check_sets
+from calibnb.evaluate.slopes import Slopes
 from calibnb.metrics import ece_difference, mean_difference, rate_difference
 
 
@@ -118,3 +119,19 @@ def test_the_command_names_clusters(tmp_path, monkeypatch, capsys):
     assert "600 samples in 60 clusters" in capsys.readouterr().out
     assert cli.main("audit p.csv --no-report --cluster patient_id --by patient_id".split()) == 2
     assert "--cluster: given with --by" in capsys.readouterr().err
+
+
+def test_copies_tell_no_more_by_slopes_costs_and_elsewhere():
+    p, y = calibrated(300)
+    here, there = (Predictions.from_probs(p[rows], y[rows]) for rows in (slice(0, 150), slice(150, 300)))
+    five = torch.arange(150).repeat(5)
+    found, copied = (evaluate(preds, calibrators=["platt"]) for preds in (there, there[five]))
+    once, copies = (Slopes.of(each).of_row["uncalibrated"] for each in (found, copied))
+    for name in "slope", "in_the_large":
+        assert copies[name].high - copies[name].low == pytest.approx(once[name].high - once[name].low, rel=.25), name
+    widths = [np.diff(Decisions.of(each, 1., 5.).costs[0]["interval"]).item() for each in (found, copied)]
+    assert widths[1] == pytest.approx(widths[0], rel=.15)
+    carried = evaluate(here, calibrators=["histogram"])
+    rows = [evaluate_shifted(carried, here, preds).rows["histogram"] for preds in (there, there[five])]
+    assert np.diff(rows[1].interval).item() == pytest.approx(np.diff(rows[0].interval).item(), rel=.1)
+    assert rows[1].nll_refitted == pytest.approx(rows[0].nll_refitted, abs=.02)  # a copy in the fit would lower it
