@@ -120,7 +120,7 @@ class Notebook:
         "Return True if a run is done, and its code, plugins and inputs have not changed since."
         if folder.state != 'done' or not (folder/'notebook.ipynb').exists(): return False
         if folder.info.get('source') != self.code_hash or not code_is_same(folder.info.get('plugins', {})): return False
-        inputs = folder.info.get('inputs', {})  # an input that is gone now (None) cannot have changed
+        inputs = folder.info.get('inputs', {})  # one that is gone now (None) is no reason to run again
         return all(input_now(name) in (None, before) for name, before in inputs.items())
 
     def run(self,
