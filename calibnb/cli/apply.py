@@ -177,7 +177,7 @@ def _fit_text(calibrator):
 def run_apply(args):
     "Carry out `calibnb apply`; return its exit code, or None for 0."
     out = _check_apply(args)
-    from calibnb.core.classes import quote_names
+    from calibnb.core.classes import only_count, quote_names
     from calibnb.files.columns import class_names
     from calibnb.files.formats import write_probs
     from calibnb.files.pieces import map_pieces, needs_pieces, open_scores, write_pieces
@@ -216,7 +216,8 @@ def run_apply(args):
         written = f'{len(probs):,} x {probs.shape[1]} probabilities'
         write_probs(out, probs, pred, read.target, read.header, read.words, columns)
     print(f'{out}: {written} of {calibrator}{_fit_text(calibrator)}', *prevalence, sep='\n')
-    if len(read.header) > 1 and not calibrator.class_names_ and (names := class_names(read.header)):
+    is_unnamed = not calibrator.class_names_ or only_count(calibrator.class_names_)
+    if len(read.header) > 1 and is_unnamed and (names := class_names(read.header)):
         print(f'{args.calibrator} does not name its classes, so the columns of {args.file} were not compared with them '
               f'and keep their order: {quote_names(names)}')
 

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .audit_options import AuditOptions
-from .flags import discard_output, output_console
+from .flags import as_list, discard_output, output_console
 from .folder import audit_folder
 from .gate import condition_lines, exit_code_of
 from ..core.imports import quick_imports
@@ -170,7 +170,7 @@ def _command_to_apply(answer, options)->str:
                    *options.like_ids]  # labels are not needed
         named = {'--prob-cols': columns.scores} if columns.scores else {'--ignore-col': ignored}
         flags = [f'--{options.kind}']
-        flags += [part for flag, names in named.items() if names for part in (flag, ','.join(names))]
+        flags += [part for flag, names in named.items() if names for part in (flag, as_list(names))]
         if decisions: flags += ['--threshold', f'{decisions.threshold:.10g}']
     suffix = '.parquet' if are_several_files(options.file) else file_format(options.file)
     if suffix not in ('.csv', '.parquet'): suffix = '.npz'

@@ -162,7 +162,7 @@ def kind_of(args, name='file')->str:
 def _fault(path, names):
     "Return what is wrong with a file whatever kind its numbers have; '' if one kind can be read, maybe with options."
     from calibnb.files.predictions import read_predictions, why_probs
-    found = set()
+    found, needs_options = set(), False
     for kind in 'logits', 'probs':
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -170,10 +170,10 @@ def _fault(path, names):
             except NeedsOptions as e:
                 label = e.options.get('target')
                 if label and why_probs(path, replace(names, target=label)): raise  # with it, the kind is known, too
-                found |= {'', str(e)}
+                needs_options = True
             except (KeyError, ValueError) as e: found.add(str(e))
             else: return ''
-    return found.pop() if len(found) == 1 else ''
+    return found.pop() if len(found) == 1 and not needs_options else ''
 
 def discard_output():
     "Send further output nowhere, since its reader has closed the pipe, as in `calibnb audit FILE | head`."
@@ -188,7 +188,8 @@ def output_console(**options):
 
 def listed(text):
     "Return the names in a text, which are separated by commas; a name with a comma stands in double quotes."
-    cells = next(csv.reader([text], skipinitialspace=True), [])
+    try: cells = next(csv.reader([text], skipinitialspace=True, strict=True), [])
+    except csv.Error: raise argparse.ArgumentTypeError(f'{text!r}, want names separated by commas') from None
     return [name for cell in cells if (name := cell.strip())]
 
 def as_list(names):

@@ -201,7 +201,8 @@ def _twice(found, preds, val):
         'More than 1 % of the rows repeat an earlier row, and equal scores are far more often all hits or all '
         'misses than neighbouring scores are, unlike the leaves of a tree. Intervals, tests and folds then count '
         'each distinct row once, unless clusters are given.',
-        'Remove the copies, or audit one row per sample (e.g. not each augmented copy). Slices still count each copy.')
+        'Remove the copies, or audit one row per sample (e.g. not each augmented copy). Slices of an audit still '
+        'count each copy.')
 def _repeated(found, preds, val):
     outcomes = [_repeated_in(preds)] if val is None else [_repeated_in(preds), _repeated_in(val, 'validation ')]
     return next((o for status in ('tip', 'passed') for o in outcomes if o[0] == status), _NOT_APPLICABLE)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CONVENTIONS', 'TARGET_NAMES', 'Convention', 'plain_name', 'is_called', 'ColumnNames', 'number_in', 'column_numbers',
            'count_from_one', 'class_names', 'in_counted_order', 'columns_of_labels', 'without_kind', 'label_in_name',
-           'check_not_false', 'column_order', 'label_columns', 'check_class_columns']
+           'label_of_name', 'column_order', 'label_columns', 'check_class_columns']
 
 # %% ../../nbs/08_files/02_columns.ipynb #b5250d5f
 import re
@@ -152,19 +152,17 @@ def label_in_name(
         found = [label for label in known if '_'.join(words(label)) in spelt]
     return found[0] if len(found) == 1 else None
 
-def check_not_false(column):
-    "Raise ValueError if the name of a single column says False, as prob_false does."
-    if label_in_name(['false', 'true'], column) == 'false':
-        raise ValueError(f'column {column!r} is the only one, and its name says False; give 1 - p as P(True)')
+def label_of_name(column):
+    "Return the name of a column without its kind, in small letters: no for prob_no."
+    return plain_name(without_kind((column,))[0])
 
 def column_order(
     header,  # names of the class columns
     classes, # names of the classes in the wanted order, as in `Predictions`; or ()
 )->list[int]: # index of the column of each class
-    "Match columns by name if header and classes have names; raise ValueError if the names differ."
+    "Match columns by name if header and classes have names that do more than count; raise ValueError if these differ."
     if len(header) == 1:
-        if not classes: check_not_false(header[0])
-        elif classes[0] and label_in_name(classes, header[0]) == classes[0]:
+        if classes and classes[0] and label_of_name(header[0]) == plain_name(classes[0]):
             raise ValueError(f'column {header[0]!r} is the only one, want {classes[1]!r}, the class of the fit; '
                              f'give 1 - p under the name {classes[1]!r}')
         return [0]

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor
-from ..core.classes import quote_names
+from ..core.classes import only_count, quote_names
 from ..core.reading import NeedsOptions, brief
 from calibnb.files.columns import (
-    check_not_false, class_names, column_numbers, columns_of_labels, count_from_one, label_in_name, number_in,
+    class_names, column_numbers, columns_of_labels, count_from_one, label_in_name, label_of_name, number_in,
     without_kind
 )
 
@@ -58,15 +58,19 @@ def numeric_ids(labels, name, classes, place='row {}'.format, like=()):
 
     Raises ValueError if only some of the labels are names of columns, unless the columns count the classes. Then the
     labels count from 0 or 1 as those of the set whose class names are `like`, if there is one (`counted_names`)."""
+    counts = column_numbers(like) if len(like) == len(classes) else []
     counted = column_numbers(classes)
     if len(classes) < 2 or not any(classes) or counted[:1] == [0] or labels.ndim != 1: return labels
-    if counted and column_numbers(like)[:1] == [0]: return labels
+    if counted and counts[:1] == [0]: return labels
     known, index = distinct_labels(labels)
     found = columns_of_labels(classes, known)[1]
     if None not in found: return np.array(found)[index]
     named = [label for label, column in zip(known, found) if column is not None]
-    if counted and not column_numbers(like) or not named: return labels
+    if counted and not counts or not named: return labels
     unknown = found.index(None)
+    if counted:
+        raise ValueError(f'column {name!r} holds {known[unknown]} in {place(int((index == unknown).argmax()))}, but '
+                         f'the labels of the other file count from {counts[0]}; want labels that count alike')
     raise ValueError(f'column {name!r} holds {known[unknown]} in {place(int((index == unknown).argmax()))}, which is '
                      f'not the name of a class column, but {named[0]} is one; want names as labels, '
                      f'of {quote_names(classes)}')
@@ -114,10 +118,10 @@ def _positive_text(pos_label, known, name, classes):
     if classes[0] in known and classes[0] != text:
         raise ValueError(f'pos_label: {text!r}, but the column is named after the other label, {classes[0]!r}: leave '
                          f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
-    other = None if classes[0] in _STATED else label_in_name(known, classes[0])
-    if other not in (None, text):
-        raise ValueError(f'pos_label: {text!r}, but the name of column {classes[0]!r} says {other!r}: give 1 - p of '
-                         f'the column, or name it p to read it as P({text})')
+    others = [label for label in known if label != text and label_of_name(classes[0]) == label.casefold()]
+    if others and classes[0] not in _STATED:
+        raise ValueError(f'pos_label: {text!r}, but the name of column {classes[0]!r} says {others[0]!r}: give 1 - p '
+                         f'of the column, or name it p to read it as P({text})')
     return text
 
 def _as_written(text, known):
@@ -146,9 +150,18 @@ def binary_names(labels, column, pos_label=None):
     "Return the names of y = 0 and y = 1 of a single column; y = 0 is '' if it has several labels; () if unknown."
     known = distinct_labels(labels)[0]
     positive = column if pos_label is None else _as_written(str(pos_label), known)
+    if labels.dtype == bool and label_of_name(column) == 'true': return 'False', 'True'
     if labels.dtype.kind in 'fiub' or positive not in known: return ()
     rest = [word for word in known if word != positive]
     return (rest[0] if len(rest) == 1 else '', positive)
+
+def _array_ids(labels, name, classes, place, like):
+    "Return `numeric_ids` of an array; if only some numbers are names, ids from 0 if they can be, with a warning."
+    try: return numeric_ids(labels, name, classes, place, like)
+    except ValueError:
+        if column_numbers(classes) or not ((labels >= 0) & (labels < len(classes)) & (labels % 1 == 0)).all(): raise
+    warnings.warn(f'{name}: not all numbers are among the names {quote_names(classes)}, so they are class ids from 0')
+    return labels
 
 def class_targets(
     labels,     # (N,) labels in a file
@@ -161,9 +174,9 @@ def class_targets(
 )->tuple[Tensor, tuple]: # (N,) class ids, and the names of the classes or ()
     "Return the class id of each label."
     given = np.asarray(labels)
-    if given.dtype == bool: given = labels = bool_ids(given, header)
     numeric = pos_label is None and given.dtype.kind in 'iuf'
-    if numeric and not is_table: labels = numeric_ids(given, name or 'target', header, place, like)
+    if given.dtype == bool and pos_label is None and len(header) < 3: labels = bool_ids(given, header)
+    elif numeric and not is_table: labels = _array_ids(given, name or 'target', header, place, like)
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place, like)
     elif given.dtype.kind == 'U' or given.dtype.kind == 'O' and isinstance(given[0], str):
@@ -172,13 +185,15 @@ def class_targets(
                          'order of the columns')
     target = _to_integers(as_tensor(labels, name or 'target'))
     if len(header) == 1 and pos_label is None: _check_two_labels(target, header[0])
-    names = class_names(header) or counted_names(given, header) and (like or counted_names(given, header))
+    names = class_names(header) or counted_names(given, header)
+    if names and len(like) == len(names) and not class_names(header): names = tuple(like)
     if len(header) == 1: names = binary_names(given, header[0], pos_label) if name else ()
     return target, names
 
 def label_words(labels, header, names):
     "Return the class names for writing labels as words; () to write numbers."
     numeric = labels is not None and labels.dtype.kind in 'fiub'
+    if only_count(names) and class_names(header): names = ()
     if len(header) == 1:
         known = tuple(names) if len(names) == 2 and all(names) else ()
         if labels is None or numeric: return known if labels is None else ()
@@ -195,10 +210,14 @@ def label_words(labels, header, names):
     if None not in found: return tuple(named)
     return without_kind(tuple(header)) if all(header) and not numeric else ()
 
-def optional_labels(labels, name, classes, pos_label=None, like=()):
+def optional_labels(labels, name, classes, is_table=True, pos_label=None, like=()):
     "Return (N,) class ids; None if the labels are words that are not names of columns."
-    if labels.dtype.kind in 'fiub': pos_label = None
-    try: return _to_integers(as_tensor(class_ids(labels, name, classes, pos_label, like=like)))
+    if labels.dtype == bool: return as_tensor(bool_ids(labels, classes))
+    if labels.dtype.kind in 'fiu':
+        read = class_ids if is_table else _array_ids
+        given = dict(place='row {}'.format, like=like)
+        return _to_integers(as_tensor(read(labels, name, classes, **given)))
+    try: return _to_integers(as_tensor(class_ids(labels, name, classes, pos_label)))
     except ValueError: return None
 
 # %% ../../nbs/08_files/02a_labels.ipynb #b5e83840
@@ -207,21 +226,21 @@ def _to_integers(labels):
     whole = labels.is_floating_point() and ((labels == labels.round()) & (labels.abs() < 2**53)).all()
     return labels.long() if whole else labels
 
-_TRUTHS = 'true', 'false', 'yes', 'no', '1', '0', 'positive', 'negative', 'pos', 'neg'  # True and False in turn
+_TRUTHS = 'true', 'false', 'yes', 'no', 'positive', 'negative', 'pos', 'neg'  # True and False in turn
 
 def bool_ids(labels, header):
-    """For True and False with two columns, return the column that is named after each label: True is prob_True, yes, 1.
+    """Return the class ids of True and False; of two columns, True is the one called true, yes, positive or 1.
 
-    Without such names, False is the first column. Other labels are returned unchanged. Raises ValueError for a single
-    column whose name says False."""
-    if labels.dtype != bool or len(header) > 2: return labels
-    if len(header) == 1:
-        check_not_false(header[0])
-        return labels
-    found = columns_of_labels([name.casefold() for name in header], _TRUTHS)[1]
+    Without such names, True is the second column. Raises ValueError for a single column that is called False."""
+    ids, lower = labels.astype(np.int64), [name.casefold() for name in header]
+    if len(header) == 1 and label_of_name(header[0]) == 'false':
+        raise ValueError(f'column {header[0]!r} is the only one, and its name says False; give 1 - p as P(True)')
+    if len(header) != 2: return ids
+    found = columns_of_labels(lower, _TRUTHS)[1]
     column = {_TRUTHS[i] in _TRUTHS[::2]: k for i, k in enumerate(found) if k is not None}  # of True and of False
     true = column.get(True, 1 - column.get(False, 0))
-    return np.array([1 - true, true])[labels.astype(np.int64)]
+    if columns_of_labels(lower, ('0', '1'))[1] == [1, 0]: true = 0
+    return np.array([1 - true, true])[ids]
 
 def _check_two_labels(target, column):
     "Raise ValueError if the labels of a single column are two numbers other than 0 and 1."

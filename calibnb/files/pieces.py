@@ -18,7 +18,7 @@ from ..core.options import pick, require
 from ..core.reading import are_several_files, file_format, naming
 from .columns import ColumnNames, TARGET_NAMES, plain_name
 from .formats import table_of
-from .labels import label_words
+from .labels import bool_ids, label_words
 from .predictions import ReadColumns, check_not_probs, ordered_scores, score_name, to_logits
 from .stored import ParquetColumns, rows_in_memory, stored, stored_shape
 from .tables import FileContents, check_masked, check_table, contents_of_frame, names_among
@@ -125,6 +125,7 @@ def _pieces_of(opened, eps, names, rows, start, stop):
                 logits = check_unlabelled(numbers, least=1)
                 like_probs.append(_like_probs(logits))
         given = _column(given[0]) if given else None
+        if given is not None and given.dtype == bool: given = bool_ids(given, header)
         if words is None: words = label_words(given, header, names)
         yield ReadColumns(logits, given, header, words, order)
         start += len(logits)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from ..core.checks import OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
-from ..core.classes import quote_names
+from ..core.classes import only_count, quote_names
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.probabilities import log_probs, uniform_weight
 from ..core.reading import NeedsOptions, brief, naming
 from .columns import CONVENTIONS, ColumnNames, TARGET_NAMES, column_order, is_called, plain_name
 from .formats import check_groups, check_names, read_file, stored_names
-from .labels import bool_ids, class_targets, distinct_labels, label_words, optional_labels
+from .labels import class_targets, distinct_labels, label_words, optional_labels
 from .tables import check_masked, check_table, names_among, unique_labels
 
 # %% ../../nbs/08_files/02e_predictions.ipynb #3782e69c
@@ -135,8 +135,8 @@ def _only(path, contents, wanted):
     if wanted == TARGET_NAMES: found = names_among(contents, CONVENTIONS['label'].words) or found
     if len(found) == 1: return found[0]
     if contents.columns is None and [*contents.arrays] == ['']:
-        raise ValueError(f'file: {path} holds one array without a name, so no labels; want an .npz file with '
-                         'logits or probs and target, or, for calibnb audit, the labels in a file: --target FILE')
+        raise ValueError(f'file: {path} holds one array without a name, so no labels; want an .npz file with logits or '
+                         'probs and target (calibnb audit and compare also take a file of labels, --target FILE)')
     names = [*contents.names] or [k for k in contents.arrays if k != '']
     shown = brief(', '.join(map(repr, names)) or 'none', 300)
     start = f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
@@ -245,13 +245,14 @@ def _read_columns_once(path, kind, eps, names, columns):
     with naming(path):
         if kind == 'confidence': columns = _of_stated(columns, _correct_in(path, columns))
         positive = _label_text(names[1]) if len(names) == 2 else ''
-        contents, scores, header = _read_scores(path, kind, replace(columns, classes=tuple(names), positive=positive))
+        classes = () if only_count(names) else tuple(names)
+        contents, scores, header = _read_scores(path, kind, replace(columns, classes=classes, positive=positive))
         found = names_among(contents, (plain_name(columns.target),) if columns.target else TARGET_NAMES)
         given = np.asarray(contents.arrays[found[0]]) if len(found) == 1 else None
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
         scores, order = ordered_scores(scores, header, names)  # a missing class is named before sums are checked
-        ids = None if given is None else bool_ids(given, header)
-        labels = None if ids is None else optional_labels(ids, found[0], header, pos_label, names)
+        is_table = contents.columns is not None
+        labels = None if given is None else optional_labels(given, found[0], header, is_table, pos_label, names)
         words = label_words(None if labels is None else given, header, names)
         return ReadColumns(to_logits(scores, kind, eps), labels, header, words, order, contents.groups)
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'bucket', 'step_map', 'refuse_first', 'check_finite', 'check_unit_interval', 'tie_distance',
-           'edges_between', 'histogram_map', 'mass_edges', 'isotonic_map', 'merged_scores', 'affine_map', 'bbq_map']
+           'first_of_ties', 'edges_between', 'histogram_map', 'mass_edges', 'isotonic_map', 'merged_scores',
+           'affine_map', 'bbq_map']
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #24f0f42c
 import math
@@ -65,18 +66,33 @@ def tie_distance(
     s:Tensor, # (N,) probabilities, or log-odds
     log_odds:bool=False,
 )->Tensor:    # (N,)
-    """Return the distance up to which the next score is equal to each score: more than rounding of logits to float32.
+    """Return the distance up to which a larger score is equal to each score: more than rounding of logits to float32.
 
-    It is 1e-9 + 1e-6 p(1 - p), which keeps small probabilities of many classes apart; of log-odds, this by p(1 - p)."""
-    if log_odds: return 1e-6 + 1e-9*(2 + 2*s.cosh())  # 1/(p(1 - p)) is 2 + 2 cosh
+    1e-9 + 1e-6 p(1 - p) keeps small probabilities of many classes apart."""
+    if log_odds: return 4e-7*(2 + s.abs())
     return 1e-9 + 1e-6*(s*(1 - s)).clamp_min(0)
+
+def first_of_ties(
+    s:Tensor, # (N,) sorted float64 scores, N > 0
+    log_odds:bool=False,
+)->Tensor:    # (M,) int64 positions of the first score of each tie
+    "Find ties: scores that are equal to the first of them, see `tie_distance`; a long chain of near scores is cut."
+    reach = s + tie_distance(s, log_odds)
+    first = tie_starts(s, reach[:-1] - s[:-1]).nonzero()[:, 0]
+    last = torch.cat([first[1:] - 1, first.new_tensor([len(s) - 1])])
+    long = (s[last] > reach[first]).nonzero()[:, 0]
+    if not len(long): return first
+    following, found = torch.searchsorted(s, reach, right=True).tolist(), []  # the first score beyond each reach
+    for start, stop in zip(first[long].tolist(), last[long].tolist()):
+        while (start := following[start]) <= stop: found.append(start)
+    return torch.cat([first, first.new_tensor(found)]).sort().values
 
 def edges_between(
     s:Tensor,     # (N,) sorted scores
     first:Tensor, # (M,) positions, above 0: the first score of each bin
 )->Tensor:        # (M,)
     "Return the midpoint of the scores on either side of each edge; an edge among equal scores moves to the next gap."
-    start = tie_starts(s, tie_distance(s[:-1])).nonzero()[:, 0]
+    start = first_of_ties(s)
     start = torch.cat([start, start.new_tensor([len(s)])])
     first = start[torch.searchsorted(start, first)]
     return ((s[first - 1] + s[first.clamp_max(len(s) - 1)])/2).masked_fill(first >= len(s), 1.)
@@ -145,7 +161,7 @@ def merged_scores(score, hit, weight=None, log_odds=False):
     order = np.argsort(s)
     s, hit = s[order], hit.cpu().numpy()[order]
     weight = np.ones(len(s)) if weight is None else weight.double().cpu().numpy()[order]
-    first = np.flatnonzero(tie_starts(torch.from_numpy(s), tie_distance(torch.from_numpy(s[:-1]), log_odds)).numpy())
+    first = first_of_ties(torch.from_numpy(s), log_odds).numpy()
     return s[first], np.add.reduceat(weight, first), np.add.reduceat(weight*hit, first)
 
 def affine_map(

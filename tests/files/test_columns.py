@@ -1,6 +1,7 @@
 "Columns of csv files by name: matched, kept in what is written, and refused where they are others."
 import json
 import shlex
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -465,7 +466,7 @@ def test_two_columns_of_a_binary_model_also_show_the_ece_of_one(capsys):
 
 @pytest.mark.parametrize("header, order", [("cat,dog", [0, 1]), ("prob_False,prob_True", [0, 1]),
                                            ("true,false", [1, 0]), ("True,False", [1, 0]), ("prob_yes,prob_no", [1, 0]),
-                                           ("neg,pos", [0, 1])])
+                                           ("neg,pos", [0, 1]), ("prob_1,prob_2", [0, 1])])
 def test_true_and_false_are_labels_of_two_columns(header, order, tmp_path, capsys):
     "True is the column that is named after it, or the second column; audit and apply agree."
     y = np.arange(60) % 2
@@ -674,8 +675,12 @@ def test_labels_of_arrays_are_matched_as_text_first(capsys):
     make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
     assert cli.main("apply c.safetensors a.npz --logits --out o.csv".split()) == 0
     assert pd.read_csv("o.csv", dtype=str).target.tolist() == np.array(kept)[TARGET].tolist()
-    np.savez("ids.npz", logits=LOGITS, target=TARGET, classes=["10", "20", "30"])
-    assert torch.equal(read_columns("ids.npz", "logits").target, TARGET)  # no label is a name, so labels are ids
+    for others in ["10", "20", "30"], ["1", "2", "7"]:  # no label is a name, or not all are, so labels are ids
+        np.savez("ids.npz", logits=LOGITS, target=TARGET, classes=others)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert torch.equal(read_columns("ids.npz", "logits").target, TARGET)
+        assert len(caught) == (others[0] == "1")
     np.savez("names.npz", logits=LOGITS, target=np.array([2, 0, 1])[TARGET], classes=["2", "0", "1"])
     assert torch.equal(read_columns("names.npz", "logits").target, TARGET)
     lines = [dict(p=float(p), y=names[int(k == 1)]) for p, k in zip(LOGITS[:, 1].sigmoid(), TARGET)]
@@ -813,6 +818,31 @@ def test_a_column_about_the_other_label_is_refused(fit, new, labels, capsys):
     for line in ("apply c.safetensors new.csv --probs --out out.csv", f"compare fit.csv new.csv {' '.join(pos)}",
                  f"audit fit.csv --val new.csv {' '.join(pos)}", f"audit new.csv {' '.join(pos)}"):
         assert f"column '{new}'" in refused(capsys, *line.split())
+
+
+@pytest.mark.parametrize("column, labels, positive", [("p_no_show", ["no", "yes"], "yes"), ("model_1", [1, 2], "2"),
+                                                      ("p_false_alarm", [False, True], None)])
+def test_a_name_that_only_contains_the_other_label_is_read(column, labels, positive, capsys):
+    p = LOGITS.softmax(1)[:, 0].numpy()
+    pd.DataFrame({column: p, "target": np.array(labels)[(TARGET == 0).long()]}).to_csv("a.csv", index=False)
+    line = "audit a.csv --no-report --json --probs" + f" --pos-label {positive}"*bool(positive)
+    assert cli.main(line.split()) == 0
+    error = json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]["error"]["value"]
+    assert error == pytest.approx(((p > .5) != (TARGET == 0).numpy()).mean())
+
+
+def test_a_calibrator_of_counted_columns_asks_for_a_header(capsys):
+    "Its class names 0, 1, 2 would make names of the numbers of the first sample."
+    pd.DataFrame(LOGITS.numpy(), columns=["logit_1", "logit_2", "logit_3"]).assign(target=TARGET.numpy()).to_csv(
+        "a.csv", index=False)
+    fit_to(make_calibrator("vector"), read_predictions("a.csv", "logits")).save("c.safetensors")
+    Path("b.csv").write_text("0.0,1.0,-2.5\n1.0,2.0,.5\n")
+    line = "apply c.safetensors b.csv --logits --out o.csv"
+    assert "the first line has '0.0' as a name" in refused(capsys, *line.split())
+    write("named.csv", target=LABELS)
+    pd.read_csv("named.csv")[WORDS].to_csv("named.csv", index=False)
+    assert cli.main("apply c.safetensors named.csv --logits --out o.csv".split()) == 0
+    assert set(pd.read_csv("o.csv").prediction) == set(WORDS) and "does not name its classes" in capsys.readouterr().out
 
 
 def test_signed_labels_and_hints_that_work(capsys):
