@@ -1471,6 +1471,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'calibnb/files/columns.py'),
                                        'calibnb.files.columns.label_of_name': ( '08_files/columns.html#label_of_name',
                                                                                 'calibnb/files/columns.py'),
+                                       'calibnb.files.columns.negates': ('08_files/columns.html#negates', 'calibnb/files/columns.py'),
                                        'calibnb.files.columns.number_in': ('08_files/columns.html#number_in', 'calibnb/files/columns.py'),
                                        'calibnb.files.columns.plain_name': ('08_files/columns.html#plain_name', 'calibnb/files/columns.py'),
                                        'calibnb.files.columns.without_kind': ( '08_files/columns.html#without_kind',

@@ -36,7 +36,10 @@ def class_order(
     classes, wanted = tuple(classes), tuple(wanted)
     if not classes or not wanted or classes == wanted: return None
     if binary and classes[1] == wanted[1]: return None
-    if not binary and set(classes) != set(wanted) and (only_count(classes) or only_count(wanted)): return None
+    if not binary and set(classes) != set(wanted):
+        named = [names for names in (classes, wanted) if not only_count(names)]
+        if len(named) < 2 and not all(name.isdigit() for names in named for name in names): return None
+        if not named: return None
     if binary or set(classes) != set(wanted):
         subject = 'the column is for' if binary else 'the columns are'
         found, expected = (names[1:] if binary else names for names in (classes, wanted))

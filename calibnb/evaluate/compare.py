@@ -176,8 +176,8 @@ class ModelComparison:
         parts = [wrapped(self.sentence()), table, wrapped(self.caption())]
         if self.slices:
             table = text_table(fitting(self.slice_columns(), width), range(len(self.worse_slices)))
-            parts += [table, wrapped(self.slice_caption()), *map(wrapped, self.notes)]
-        return printable('\n\n'.join(parts))
+            parts += [table, wrapped(self.slice_caption())]
+        return printable('\n\n'.join([*parts, *map(wrapped, self.notes)]))
 
     def markdown(self)->str:
         "Return the answer and its tables as Markdown, e.g. for a pull request."

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONVENTIONS', 'TARGET_NAMES', 'Convention', 'plain_name', 'is_called', 'ColumnNames', 'number_in', 'column_numbers',
-           'count_from_one', 'class_names', 'in_counted_order', 'columns_of_labels', 'without_kind', 'label_in_name',
-           'label_of_name', 'column_order', 'label_columns', 'check_class_columns']
+           'count_from_one', 'class_names', 'in_counted_order', 'columns_of_labels', 'without_kind', 'negates',
+           'label_in_name', 'label_of_name', 'column_order', 'label_columns', 'check_class_columns']
 
 # %% ../../nbs/08_files/02_columns.ipynb #b5250d5f
 import re
@@ -138,6 +138,11 @@ def without_kind(names):
     return names
 
 # %% ../../nbs/08_files/02_columns.ipynb #e85a2b90
+def negates(column, label):
+    "Return True if the name of a column has not, no, non or without before a label, as prob_not_spam."
+    start, end = r'(^|[\W_])(not|no|non|without)[\W_]+', r'($|[\W_])'
+    return bool(re.search(start + re.escape(plain_name(label)) + end, plain_name(column)))
+
 def label_in_name(
     known,  # labels as text
     column, # name of a single column of scores
@@ -149,7 +154,7 @@ def label_in_name(
         def words(name): return re.split(r'[_\s]+' if signed else r'[\W_]+', plain_name(name))
         parts = words(column)
         spelt = {'_'.join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
-        found = [label for label in known if '_'.join(words(label)) in spelt]
+        found = [label for label in known if '_'.join(words(label)) in spelt and not negates(column, label)]
     return found[0] if len(found) == 1 else None
 
 def label_of_name(column):
@@ -162,7 +167,8 @@ def column_order(
 )->list[int]: # index of the column of each class
     "Match columns by name if header and classes have names that do more than count; raise ValueError if these differ."
     if len(header) == 1:
-        if classes and classes[0] and label_of_name(header[0]) == plain_name(classes[0]):
+        if classes and (classes[0] and label_of_name(header[0]) == plain_name(classes[0])
+                        or negates(header[0], classes[1])):
             raise ValueError(f'column {header[0]!r} is the only one, want {classes[1]!r}, the class of the fit; '
                              f'give 1 - p under the name {classes[1]!r}')
         return [0]

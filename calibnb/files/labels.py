@@ -17,8 +17,8 @@ from ..core.checks import as_tensor
 from ..core.classes import only_count, quote_names
 from ..core.reading import NeedsOptions, brief
 from calibnb.files.columns import (
-    class_names, column_numbers, columns_of_labels, count_from_one, label_in_name, label_of_name, number_in,
-    without_kind
+    class_names, column_numbers, columns_of_labels, count_from_one, label_in_name, label_of_name, negates,
+    number_in, without_kind
 )
 
 # %% ../../nbs/08_files/02a_labels.ipynb #fce12306
@@ -39,6 +39,8 @@ def class_ids(labels, name, classes, pos_label=None, place='row {}'.format, like
     has_words = labels.dtype.kind not in 'fiub' or labels.dtype == bool and {'True', 'False'} <= set(classes)
     if pos_label is None and not has_words: return numeric_ids(labels, name, classes, place, like)
     known, index = distinct_labels(labels)
+    numbers = [*map(number_in, known)] if pos_label is None and len(classes) > 1 and column_numbers(classes) else [None]
+    if None not in numbers: return numeric_ids(np.array(numbers)[index], name, classes, place, like)
     if pos_label is None and len(classes) == 1 and classes[0] in known: pos_label = classes[0]
     if pos_label is None:
         found = columns_of_labels(classes, known)[1] if len(classes) > 1 else [None]
@@ -58,13 +60,17 @@ def numeric_ids(labels, name, classes, place='row {}'.format, like=()):
 
     Raises ValueError if only some of the labels are names of columns, unless the columns count the classes. Then the
     labels count from 0 or 1 as those of the set whose class names are `like`, if there is one (`counted_names`)."""
-    counts = column_numbers(like) if len(like) == len(classes) else []
+    counts = column_numbers(like) if len(like) == len(classes) and not (labels == len(classes)).any() else []
     counted = column_numbers(classes)
     if len(classes) < 2 or not any(classes) or counted[:1] == [0] or labels.ndim != 1: return labels
     if counted and counts[:1] == [0]: return labels
     known, index = distinct_labels(labels)
     found = columns_of_labels(classes, known)[1]
-    if None not in found: return np.array(found)[index]
+    if None not in found:
+        if counted and not counts and len(classes) - 1 not in found:
+            warnings.warn(f'column {name!r}: the labels {quote_names(known)} are read as names of columns, which count '
+                          f'from 1, since 0 is not among them')
+        return np.array(found)[index]
     named = [label for label, column in zip(known, found) if column is not None]
     if counted and not counts or not named: return labels
     unknown = found.index(None)
@@ -77,7 +83,11 @@ def numeric_ids(labels, name, classes, place='row {}'.format, like=()):
 
 def counted_names(labels, header):
     "Return 0, 1, ... or 1, 2, ... as texts, as labels count beside columns that count from 1; () for other columns."
-    if labels.dtype.kind not in 'iuf' or not count_from_one(header): return ()
+    if not count_from_one(header): return ()
+    if labels.dtype.kind not in 'iuf':
+        numbers = [*map(number_in, distinct_labels(labels)[0])]
+        if labels.dtype == bool or None in numbers: return ()
+        labels = np.array(numbers)
     return tuple(map(str, range(len(header)) if (labels == 0).any() else column_numbers(header)))
 
 _STATED = ['correct']  # the header of stated confidences
@@ -119,6 +129,7 @@ def _positive_text(pos_label, known, name, classes):
         raise ValueError(f'pos_label: {text!r}, but the column is named after the other label, {classes[0]!r}: leave '
                          f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
     others = [label for label in known if label != text and label_of_name(classes[0]) == label.casefold()]
+    if negates(classes[0], text): others.append(f'not {text}')
     if others and classes[0] not in _STATED:
         raise ValueError(f'pos_label: {text!r}, but the name of column {classes[0]!r} says {others[0]!r}: give 1 - p '
                          f'of the column, or name it p to read it as P({text})')
@@ -233,7 +244,7 @@ def bool_ids(labels, header):
 
     Without such names, True is the second column. Raises ValueError for a single column that is called False."""
     ids, lower = labels.astype(np.int64), [name.casefold() for name in header]
-    if len(header) == 1 and label_of_name(header[0]) == 'false':
+    if len(header) == 1 and label_of_name(header[0]) in _TRUTHS[1::2]:
         raise ValueError(f'column {header[0]!r} is the only one, and its name says False; give 1 - p as P(True)')
     if len(header) != 2: return ids
     found = columns_of_labels(lower, _TRUTHS)[1]

@@ -159,10 +159,10 @@ def _of_stated(names, target='correct'):
     raise ValueError(f'confidence: columns {quote_names(names.scores)}, want one column')
 
 def _names_of_classes(contents, K):
-    "Return the texts in the array `classes` as names of K columns, of one column the second; '' if there are none."
+    "Return the texts or numbers in the array `classes` as names of K columns, of one column the second; or ''."
     found = [np.asarray(contents.arrays[name]) for name in contents.arrays if is_called(name, 'classes')]
-    if len(found) != 1 or found[0].dtype.kind not in 'OU' or found[0].ndim != 1: return ['']*K
-    names = [str(name).strip() for name in found[0]]
+    if len(found) != 1 or found[0].dtype.kind not in 'OUiuf' or found[0].ndim != 1: return ['']*K
+    names = [f'{name:.15g}' if found[0].dtype.kind == 'f' else str(name).strip() for name in found[0]]
     if K == 1 and len(names) == 2: return names[1:]
     return names if len({*names}) == K == len(names) else ['']*K
 

@@ -96,6 +96,7 @@ NAMED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*are read as names of columns, which count from 1")
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".feather", ".jsonl"])
 @pytest.mark.parametrize("style", NAMED)
 def test_labels_that_are_names_of_columns_are_read_as_these(style, suffix):
@@ -675,6 +676,10 @@ def test_labels_of_arrays_are_matched_as_text_first(capsys):
     make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
     assert cli.main("apply c.safetensors a.npz --logits --out o.csv".split()) == 0
     assert pd.read_csv("o.csv", dtype=str).target.tolist() == np.array(kept)[TARGET].tolist()
+    for kept in np.array([0, 2, 5]), np.array([0., 2., 5.]):  # as scikit-learn's `classes_`; no label is 5
+        rows = TARGET.numpy() < 2
+        np.savez("numbers.npz", logits=LOGITS[rows], target=kept[TARGET[rows]], classes=kept)
+        assert torch.equal(read_predictions("numbers.npz", "logits").target, TARGET[rows])
     for others in ["10", "20", "30"], ["1", "2", "7"]:  # no label is a name, or not all are, so labels are ids
         np.savez("ids.npz", logits=LOGITS, target=TARGET, classes=others)
         with warnings.catch_warnings(record=True) as caught:
@@ -791,11 +796,17 @@ def test_labels_of_a_second_file_count_as_those_of_the_first(capsys):
     assert cli.main(f"{line} --shifted without.csv".split()) == 0
     nll = json.loads(capsys.readouterr().out)["shifted"]["rows"]["uncalibrated"]["nll"]
     assert nll == pytest.approx(-np.log(without.to_numpy()[np.arange(len(without)), without.target]).mean())
-    for files in ("all.csv", "without.csv"), ("without.csv", "without.csv"):
-        preds, val = read_sets(files[0], "probs", val_path=files[1])
-        assert preds.classes == (("0", "1", "2") if files[0] == "all.csv" else ("1", "2", "3"))
-        assert val.target.min() == (1 if files[0] == "all.csv" else 0)
-    assert "'target' holds 0 in line" in refused(capsys, *"audit without.csv --val all.csv --no-report".split())
+    with_k = frame.assign(target=frame.target + 1)  # label 3 says that they count from 1
+    with_k.to_csv("from_1.csv", index=False)
+    without.assign(target=without.target.map(str)).to_json("without.jsonl", orient="records", lines=True)
+    for first, second, least in (("all.csv", "without.csv", 1), ("all.csv", "without.jsonl", 1),
+                                 ("from_1.csv", "without.csv", 0), ("all.csv", "from_1.csv", 0)):
+        preds, val = read_sets(first, "probs", val_path=second)
+        assert preds.classes == (("0", "1", "2") if first == "all.csv" else ("1", "2", "3"))
+        assert val.target.min() == least
+    with pytest.warns(UserWarning, match="'1', '2' are read as names of columns, which count from 1"):
+        read_predictions("without.csv", "probs")
+    assert "the labels of the other file count from 1" in refused(capsys, *"audit from_1.csv --val all.csv".split())
     fit_to(make_calibrator("vector"), read_predictions("all.csv", "probs")).save("c.safetensors")
     written = []
     for file in "without.csv", "more.csv":
@@ -806,6 +817,8 @@ def test_labels_of_a_second_file_count_as_those_of_the_first(capsys):
 
 
 @pytest.mark.parametrize("fit, new, labels", [("prob_yes", "prob_no", ["no", "yes"]),
+                                              ("prob_yes", "prob_not_yes", ["no", "yes"]),
+                                              ("p", "p_neg", [False, True]),
                                               ("prob_true", "prob_false", [False, True])])
 def test_a_column_about_the_other_label_is_refused(fit, new, labels, capsys):
     p = LOGITS.softmax(1)[:, 0].numpy()
@@ -815,9 +828,11 @@ def test_a_column_about_the_other_label_is_refused(fit, new, labels, capsys):
     pos = ["--pos-label", "yes"]*(labels[1] == "yes")
     preds = read_predictions("fit.csv", "probs", pos_label=pos[1] if pos else None)
     fit_to(make_calibrator("platt"), preds).save("c.safetensors")
-    for line in ("apply c.safetensors new.csv --probs --out out.csv", f"compare fit.csv new.csv {' '.join(pos)}",
+    apply = "apply c.safetensors new.csv --probs --out out.csv"
+    for line in (*[apply]*(fit != "p"), f"compare fit.csv new.csv {' '.join(pos)}",
                  f"audit fit.csv --val new.csv {' '.join(pos)}", f"audit new.csv {' '.join(pos)}"):
-        assert f"column '{new}'" in refused(capsys, *line.split())
+        assert cli.main([*line.split(), *["--probs"]*("--probs" not in line)]) == 2
+        assert f"column '{new}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("column, labels, positive", [("p_no_show", ["no", "yes"], "yes"), ("model_1", [1, 2], "2"),
