@@ -39,8 +39,9 @@ def class_ids(labels, name, classes, pos_label=None, place='row {}'.format, like
     has_words = labels.dtype.kind not in 'fiub' or labels.dtype == bool and {'True', 'False'} <= set(classes)
     if pos_label is None and not has_words: return numeric_ids(labels, name, classes, place, like)
     known, index = distinct_labels(labels)
-    numbers = [*map(number_in, known)] if pos_label is None and len(classes) > 1 and column_numbers(classes) else [None]
-    if None not in numbers: return numeric_ids(np.array(numbers)[index], name, classes, place, like)
+    if pos_label is None and len(classes) > 1 and None not in (numbers := [*map(number_in, known)]):
+        is_id = column_numbers(classes) or {*columns_of_labels(classes, known)[1]} == {None}  # no text is a name
+        if is_id: return numeric_ids(np.array(numbers)[index], name, classes, place, like)
     if pos_label is None and len(classes) == 1 and classes[0] in known: pos_label = classes[0]
     if pos_label is None:
         found = columns_of_labels(classes, known)[1] if len(classes) > 1 else [None]
