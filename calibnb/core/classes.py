@@ -32,14 +32,16 @@ def class_order(
     wanted,   # the same names in the desired order, or ()
     binary:bool=False, # True if both sides have a single column
 )->list[int]|None: # index of the column of each wanted class; None: leave the columns as they are
-    "Match columns by name if both sides have names that do more than count; raise ValueError if the names differ."
+    """Match columns by name if both sides have names; raise ValueError if the names differ.
+
+    Names that only count are no names beside words, or beside names that count from another number."""
     classes, wanted = tuple(classes), tuple(wanted)
     if not classes or not wanted or classes == wanted: return None
     if binary and classes[1] == wanted[1]: return None
     if not binary and set(classes) != set(wanted):
         named = [names for names in (classes, wanted) if not only_count(names)]
-        if len(named) < 2 and not all(name.isdigit() for names in named for name in names): return None
-        if not named: return None
+        numbers = all(name.lstrip('-').replace('.', '', 1).isdigit() for names in named for name in names)
+        if not named or len(named) == 1 and not numbers: return None
     if binary or set(classes) != set(wanted):
         subject = 'the column is for' if binary else 'the columns are'
         found, expected = (names[1:] if binary else names for names in (classes, wanted))

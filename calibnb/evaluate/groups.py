@@ -441,7 +441,7 @@ def slices(
     tests = zip(excess.mean.tolist(), excess.p.tolist(), corrected, excess.p_max.tolist())
     made = [Slice(**row | dict(p_calibrated=q), excess=e, p=p, p_holm=h, p_max=m)
             for row, q, (e, p, h, m) in zip(rows, ece_p, tests)]
-    made.sort(key=lambda s: (math.isnan(s.p), s.p_max, s.p, -abs(s.excess), s.p_calibrated))
+    made.sort(key=lambda s: (math.isnan(s.p), s.p_max, s.p, -round(abs(s.excess), 12), -abs(s.bias)))
     whole = Slice(**_slice('all', conf, hit, n_bins, seed))
     binary, notes = preds.binary and not preds.stated, [g.note for g in found if g.note]
     return Slices(whole, made, binary, least, permutations, notes)

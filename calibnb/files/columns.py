@@ -34,7 +34,7 @@ CONVENTIONS = {  # role of a name -> its convention; the reader tests the roles 
     'logits': Convention(r'(.*_)?logits?(_?\d+)?(_.*)?', 'holds logits, so columns without it are no classes'),
     'probs': Convention(r'(.*_)?prob(s|a|abilit(y|ies))?(_?\d+)?(_.*)?', 'holds probabilities, likewise'),
     'score': Convention('predictions|preds|scores|y_score', 'an array of scores, if no array has their kind'),
-    'classes': Convention('classes', 'an array of texts that name the columns of scores, so labels may be texts'),
+    'classes': Convention('classes', 'an array of texts or numbers that name the columns of scores'),
     'index': Convention('unnamed: .*', 'is left out if it holds distinct whole numbers'),
     'id': Convention('id|idx|index|sample|sample_id|row|fold|split|pred|y_pred', 'is left out if it has whole numbers'),
     'cluster': Convention(r'.*[\W_]id|(patient|subject|user|customer|speaker|document)(id|no)',
@@ -140,6 +140,7 @@ def without_kind(names):
 # %% ../../nbs/08_files/02_columns.ipynb #e85a2b90
 def negates(column, label):
     "Return True if the name of a column has not, no, non or without before a label, as prob_not_spam."
+    if number_in(label) is not None: return False  # model_no_1
     start, end = r'(^|[\W_])(not|no|non|without)[\W_]+', r'($|[\W_])'
     return bool(re.search(start + re.escape(plain_name(label)) + end, plain_name(column)))
 
@@ -167,7 +168,7 @@ def column_order(
 )->list[int]: # index of the column of each class
     "Match columns by name if header and classes have names that do more than count; raise ValueError if these differ."
     if len(header) == 1:
-        if classes and (classes[0] and label_of_name(header[0]) == plain_name(classes[0])
+        if len(classes) == 2 and (classes[0] and label_of_name(header[0]) == plain_name(classes[0])
                         or negates(header[0], classes[1])):
             raise ValueError(f'column {header[0]!r} is the only one, want {classes[1]!r}, the class of the fit; '
                              f'give 1 - p under the name {classes[1]!r}')

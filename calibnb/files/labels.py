@@ -18,7 +18,7 @@ from ..core.classes import only_count, quote_names
 from ..core.reading import NeedsOptions, brief
 from calibnb.files.columns import (
     class_names, column_numbers, columns_of_labels, count_from_one, label_in_name, label_of_name, negates,
-    number_in, without_kind
+    number_in, plain_name, without_kind
 )
 
 # %% ../../nbs/08_files/02a_labels.ipynb #fce12306
@@ -60,7 +60,8 @@ def numeric_ids(labels, name, classes, place='row {}'.format, like=()):
     """Return (N,) class ids; numeric labels are names of columns if all of them are, else ids from 0.
 
     Raises ValueError if only some of the labels are names of columns, unless the columns count the classes. Then the
-    labels count from 0 or 1 as those of the set whose class names are `like`, if there is one (`counted_names`)."""
+    labels count from 0 or 1 as those of the set whose class names are `like` (`counted_names`), if there is one and
+    the largest label does not say otherwise; a 0 beside labels that count from 1 raises ValueError, too."""
     counts = column_numbers(like) if len(like) == len(classes) and not (labels == len(classes)).any() else []
     counted = column_numbers(classes)
     if len(classes) < 2 or not any(classes) or counted[:1] == [0] or labels.ndim != 1: return labels
@@ -75,12 +76,12 @@ def numeric_ids(labels, name, classes, place='row {}'.format, like=()):
     named = [label for label, column in zip(known, found) if column is not None]
     if counted and not counts or not named: return labels
     unknown = found.index(None)
+    found_in = f'column {name!r} holds {known[unknown]} in {place(int((index == unknown).argmax()))}'
     if counted:
-        raise ValueError(f'column {name!r} holds {known[unknown]} in {place(int((index == unknown).argmax()))}, but '
-                         f'the labels of the other file count from {counts[0]}; want labels that count alike')
-    raise ValueError(f'column {name!r} holds {known[unknown]} in {place(int((index == unknown).argmax()))}, which is '
-                     f'not the name of a class column, but {named[0]} is one; want names as labels, '
-                     f'of {quote_names(classes)}')
+        raise ValueError(f'{found_in}, but the labels of the fit, or of the first file, count from {counts[0]}; '
+                         'want labels that count alike')
+    raise ValueError(f'{found_in}, which is not the name of a class column, but {named[0]} is one; want names as '
+                     f'labels, of {quote_names(classes)}')
 
 def counted_names(labels, header):
     "Return 0, 1, ... or 1, 2, ... as texts, as labels count beside columns that count from 1; () for other columns."
@@ -129,7 +130,7 @@ def _positive_text(pos_label, known, name, classes):
     if classes[0] in known and classes[0] != text:
         raise ValueError(f'pos_label: {text!r}, but the column is named after the other label, {classes[0]!r}: leave '
                          f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
-    others = [label for label in known if label != text and label_of_name(classes[0]) == label.casefold()]
+    others = [label for label in known if label != text and label_of_name(classes[0]) == plain_name(label)]
     if negates(classes[0], text): others.append(f'not {text}')
     if others and classes[0] not in _STATED:
         raise ValueError(f'pos_label: {text!r}, but the name of column {classes[0]!r} says {others[0]!r}: give 1 - p '
@@ -162,7 +163,8 @@ def binary_names(labels, column, pos_label=None):
     "Return the names of y = 0 and y = 1 of a single column; y = 0 is '' if it has several labels; () if unknown."
     known = distinct_labels(labels)[0]
     positive = column if pos_label is None else _as_written(str(pos_label), known)
-    if labels.dtype == bool and label_of_name(column) == 'true': return 'False', 'True'
+    if labels.dtype == bool and (pos_label is not None or label_of_name(column) == 'true'):
+        return ('True', 'False') if str(pos_label) == 'False' else ('False', 'True')
     if labels.dtype.kind in 'fiub' or positive not in known: return ()
     rest = [word for word in known if word != positive]
     return (rest[0] if len(rest) == 1 else '', positive)
@@ -187,7 +189,7 @@ def class_targets(
     "Return the class id of each label."
     given = np.asarray(labels)
     numeric = pos_label is None and given.dtype.kind in 'iuf'
-    if given.dtype == bool and pos_label is None and len(header) < 3: labels = bool_ids(given, header)
+    if given.dtype == bool and pos_label is None: labels = bool_ids(given, header)
     elif numeric and not is_table: labels = _array_ids(given, name or 'target', header, place, like)
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place, like)
@@ -196,9 +198,9 @@ def class_targets(
                          'classes; want class ids from 0, or add an array `classes` with a text for each class, in the '
                          'order of the columns')
     target = _to_integers(as_tensor(labels, name or 'target'))
-    if len(header) == 1 and pos_label is None: _check_two_labels(target, header[0])
+    if len(header) == 1 and pos_label is None: target = _two_labels(target, header[0])
     names = class_names(header) or counted_names(given, header)
-    if names and len(like) == len(names) and not class_names(header): names = tuple(like)
+    if len(like) == len(names) and only_count(names) and only_count(like): names = tuple(like)
     if len(header) == 1: names = binary_names(given, header[0], pos_label) if name else ()
     return target, names
 
@@ -215,21 +217,21 @@ def label_words(labels, header, names):
     numbers = tuple(map(str, column_numbers(header))) if count_from_one(header) else ()
     if labels is None and column_numbers(names): return names if count_from_one(names) else ()
     if labels is None: return without_kind(class_names(header)) or numbers
-    if numeric and column_numbers(header):
-        if column_numbers(names): return names if count_from_one(names) else ()
-        return () if (labels == 0).any() else numbers
+    if column_numbers(header) and (counted := names if only_count(names) else counted_names(labels, header)):
+        if counted[0] == '0': return ()  # also if they are texts
+    if numeric and column_numbers(header): return numbers
     named, found = columns_of_labels(header, distinct_labels(labels)[0])
     if None not in found: return tuple(named)
     return without_kind(tuple(header)) if all(header) and not numeric else ()
 
 def optional_labels(labels, name, classes, is_table=True, pos_label=None, like=()):
     "Return (N,) class ids; None if the labels are words that are not names of columns."
-    if labels.dtype == bool: return as_tensor(bool_ids(labels, classes))
+    if labels.dtype == bool and (len(classes) > 1 or pos_label not in ('True', 'False')): pos_label = None
+    if labels.dtype == bool and pos_label is None: return as_tensor(bool_ids(labels, classes))
     if labels.dtype.kind in 'fiu':
         read = class_ids if is_table else _array_ids
-        given = dict(place='row {}'.format, like=like)
-        return _to_integers(as_tensor(read(labels, name, classes, **given)))
-    try: return _to_integers(as_tensor(class_ids(labels, name, classes, pos_label)))
+        return _to_integers(as_tensor(read(labels, name, classes, place='row {}'.format, like=like)))
+    try: return _to_integers(as_tensor(class_ids(labels, name, classes, pos_label, like=like)))
     except ValueError: return None
 
 # %% ../../nbs/08_files/02a_labels.ipynb #b5e83840
@@ -243,10 +245,13 @@ _TRUTHS = 'true', 'false', 'yes', 'no', 'positive', 'negative', 'pos', 'neg'  # 
 def bool_ids(labels, header):
     """Return the class ids of True and False; of two columns, True is the one called true, yes, positive or 1.
 
-    Without such names, True is the second column. Raises ValueError for a single column that is called False."""
+    Without such names, True is the second column. Of more columns, two are called True and False. Raises ValueError for
+    a single column that is called False."""
     ids, lower = labels.astype(np.int64), [name.casefold() for name in header]
     if len(header) == 1 and label_of_name(header[0]) in _TRUTHS[1::2]:
         raise ValueError(f'column {header[0]!r} is the only one, and its name says False; give 1 - p as P(True)')
+    if len(header) > 2 and None not in (found := columns_of_labels(lower, ['false', 'true'])[1]):
+        return np.array(found)[ids]
     if len(header) != 2: return ids
     found = columns_of_labels(lower, _TRUTHS)[1]
     column = {_TRUTHS[i] in _TRUTHS[::2]: k for i, k in enumerate(found) if k is not None}  # of True and of False
@@ -254,9 +259,11 @@ def bool_ids(labels, header):
     if columns_of_labels(lower, ('0', '1'))[1] == [1, 0]: true = 0
     return np.array([1 - true, true])[ids]
 
-def _check_two_labels(target, column):
-    "Raise ValueError if the labels of a single column are two numbers other than 0 and 1."
+def _two_labels(target, column):
+    "Return the labels of a single column as 0 and 1; raise ValueError for two others of which the column names none."
     found = target.unique().tolist() if target.dtype != torch.bool else []
-    if len(found) != 2 or found == [0, 1]: return
+    if column == '0': raise ValueError('classes: the single column is class 0; give 1 - p of it, the column of class 1')
+    if len(found) != 2 or found == [0, 1]: return target
+    if number_in(column) in found: return (target == number_in(column)).long()
     raise _unknown_positive(f'target: labels {found[0]} and {found[1]}, want 0 and 1, and nothing says which label',
                             [*map(str, found)], column)

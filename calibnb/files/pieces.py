@@ -16,10 +16,12 @@ from ..core.atomic import atomic_write
 from ..core.checks import as_tensor, check_unlabelled
 from ..core.options import pick, require
 from ..core.reading import are_several_files, file_format, naming
-from .columns import ColumnNames, TARGET_NAMES, plain_name
+from .columns import ColumnNames, TARGET_NAMES, is_called, plain_name
 from .formats import table_of
 from .labels import bool_ids, label_words
-from .predictions import ReadColumns, check_not_probs, ordered_scores, score_name, to_logits
+from calibnb.files.predictions import (
+    ReadColumns, check_not_probs, names_of_classes, ordered_scores, score_name, to_logits
+)
 from .stored import ParquetColumns, rows_in_memory, stored, stored_shape
 from .tables import FileContents, check_masked, check_table, contents_of_frame, names_among
 
@@ -68,7 +70,10 @@ def open_scores(
     if len(getattr(scores, 'shape', ())) > 2:
         raise ValueError(f'file: {path} has shape {scores.shape}, want (N, K) to read it in pieces; '
                          'give a larger --rows-in-memory')
-    if header is None: header = ['']*int(np.prod(scores.shape[1:]))
+    if header is None:
+        names = [name for name in arrays if is_called(name, 'classes')]
+        named = FileContents({name: np.asarray(arrays[name].part(slice(None))) for name in names})
+        header = names_of_classes(named, int(np.prod(scores.shape[1:])))
     if not len(scores) or not header: raise ValueError(f'file: {path} has no classes or no samples')
     found = names_among(FileContents(arrays), TARGET_NAMES)
     return StoredScores(str(path), kind, scores, arrays[found[0]] if len(found) == 1 else None, header)

@@ -124,14 +124,15 @@ def calibration_slope(
     check_level(level)
     samples = check_samples(probs, target, sample_weight, ignore_index, validate)
     if cluster is not None:
-        cluster = as_tensor(cluster, 'cluster')
-        if ignore_index is not None: cluster = cluster[as_tensor(target, 'target') != ignore_index]
+        cluster = as_tensor(cluster, 'cluster').cpu()
+        if cluster.unique().numel() < 2: raise ValueError('cluster: all samples have the same id, want two ids or more')
+        if ignore_index is not None: cluster = cluster[as_tensor(target, 'target').cpu() != ignore_index]
     p, y, weight, cluster = _pairs(samples, cluster)
     inside, z = (p > 0) & (p < 1), z_quantile(level)
     x, y, weight, cluster = p[inside].logit(), *(None if v is None else v[inside] for v in (y, weight, cluster))
     if cluster is not None:
         cluster = cluster.unique(return_inverse=True)[1]
-        if not cluster.any(): raise ValueError('cluster: all samples have the same id, want two ids or more')
+        if not cluster.any(): return Recalibration(*[NO_COEFFICIENT]*3, len(p) - len(x))
         z *= few_clusters(int(cluster.max()) + 1, level)
     left_out = len(p) - len(x)
     if y.all() or not y.any(): return Recalibration(*[NO_COEFFICIENT]*3, left_out)

@@ -76,7 +76,7 @@ def first_of_ties(
     s:Tensor, # (N,) sorted float64 scores, N > 0
     log_odds:bool=False,
 )->Tensor:    # (M,) int64 positions of the first score of each tie
-    "Find ties: scores that are equal to the first of them, see `tie_distance`; a long chain of near scores is cut."
+    "Return where each group of tied scores starts; a tied score lies within `tie_distance` of the first of its group."
     reach = s + tie_distance(s, log_odds)
     first = tie_starts(s, reach[:-1] - s[:-1]).nonzero()[:, 0]
     last = torch.cat([first[1:] - 1, first.new_tensor([len(s) - 1])])

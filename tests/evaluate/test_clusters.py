@@ -11,7 +11,7 @@ from calibnb.core import Predictions
 from calibnb.evaluate import Decisions, compare_models, evaluate, evaluate_shifted
 from calibnb.evaluate.audit import check_sets
 from calibnb.evaluate.slopes import Slopes
-from calibnb.metrics import ece_difference, mean_difference, rate_difference
+from calibnb.metrics import calibration_slope, ece_difference, mean_difference, rate_difference
 
 
 def calibrated(n, seed=0):
@@ -135,3 +135,7 @@ def test_copies_tell_no_more_by_slopes_costs_and_elsewhere():
     rows = [evaluate_shifted(carried, here, preds).rows["histogram"] for preds in (there, there[five])]
     assert np.diff(rows[1].interval).item() == pytest.approx(np.diff(rows[0].interval).item(), rel=.1)
     assert rows[1].nll_refitted == pytest.approx(rows[0].nll_refitted, abs=.02)  # a copy in the fit would lower it
+    hard = torch.tensor([0., 1., 0., .9])  # 0 and 1 have no log-odds, and one id is left
+    assert np.isnan(calibration_slope(hard, [0, 1, 1, 1], cluster=[0, 1, 2, 2]).slope.estimate)
+    with pytest.raises(ValueError, match="cluster: all samples have the same id"):
+        calibration_slope(hard, [0, 1, 1, 1], cluster=[3]*4)

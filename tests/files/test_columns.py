@@ -806,7 +806,8 @@ def test_labels_of_a_second_file_count_as_those_of_the_first(capsys):
         assert val.target.min() == least
     with pytest.warns(UserWarning, match="'1', '2' are read as names of columns, which count from 1"):
         read_predictions("without.csv", "probs")
-    assert "the labels of the other file count from 1" in refused(capsys, *"audit from_1.csv --val all.csv".split())
+    line = "audit from_1.csv --val all.csv"
+    assert "the labels of the fit, or of the first file, count from 1" in refused(capsys, *line.split())
     fit_to(make_calibrator("vector"), read_predictions("all.csv", "probs")).save("c.safetensors")
     written = []
     for file in "without.csv", "more.csv":
@@ -885,3 +886,55 @@ def test_a_proposed_command_keeps_the_labels(labels, beside, capsys):
     assert cli.main(shlex.split(command)[1:]) == 0
     error = json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]["error"]["value"]
     assert error == pytest.approx((probs.argmax(1) != TARGET.numpy()).mean())
+
+
+def test_true_and_false_beside_other_classes_and_beside_an_empty_cell(capsys):
+    names = ["True", "False", "Unknown"]
+    frame = pd.DataFrame(LOGITS.numpy(), columns=names).assign(target=TARGET.numpy() == 0)[TARGET.numpy() < 2]
+    frame.to_csv("a.csv", index=False)
+    want = TARGET[TARGET < 2]
+    assert torch.equal(read_predictions("a.csv", "logits").target, want)
+    assert torch.equal(read_columns("a.csv", "logits").target, want)
+    np.savez("a.npz", logits=frame[names].to_numpy(), target=frame.target, classes=names)
+    assert torch.equal(read_predictions("a.npz", "logits").target, want)
+    p = LOGITS.softmax(1)[:, 0].numpy()
+    frame = pd.DataFrame(dict(p=p, target=(TARGET.numpy() == 0).astype(object)))
+    frame.loc[3, "target"] = None
+    frame.to_csv("b.csv", index=False)
+    with pytest.warns(UserWarning, match="b.csv: 1 of 600 samples lack"):
+        preds = read_predictions("b.csv", "probs", names=ColumnNames(drop_missing=True))
+    assert torch.equal(preds.target, (TARGET == 0).long()[torch.arange(600) != 3])
+
+
+def test_one_column_of_named_classes_and_false_as_the_positive_label(capsys):
+    "As of `decision_function` and `classes_` of scikit-learn."
+    margin, y = LOGITS[:, 0].numpy(), np.where(TARGET == 0, 1, -1)
+    np.savez("a.npz", logits=margin, target=y, classes=[-1, 1])
+    assert torch.equal(read_predictions("a.npz", "logits").target, (TARGET == 0).long())
+    np.savez("b.npz", logits=margin, target=(y == 1).astype(int), classes=[1, 0])
+    with pytest.raises(ValueError, match="the single column is class 0"): read_predictions("b.npz", "logits")
+    pd.DataFrame(dict(p=LOGITS.softmax(1)[:, 1].numpy(), target=TARGET.numpy() == 0)).to_csv("c.csv", index=False)
+    preds = read_predictions("c.csv", "probs", pos_label="False")
+    fit_to(make_calibrator("platt"), preds).save("c.safetensors")
+    assert preds.classes == ("True", "False")
+    assert torch.equal(read_columns("c.csv", "probs", 0., preds.classes).target, preds.target)
+
+
+def test_pieces_are_put_into_the_order_of_their_classes(capsys):
+    fit_to(make_calibrator("vector"), Predictions(LOGITS, TARGET, classes=WORDS)).save("c.safetensors")
+    np.savez("a.npz", logits=LOGITS.flip(1).numpy(), classes=WORDS[::-1])
+    found = []
+    for flags in [], ["--rows-in-memory", "100"]:
+        assert cli.main(["apply", "c.safetensors", "a.npz", "--logits", "--out", "o.npy", *flags]) == 0
+        found.append(np.load("o.npy"))
+    assert np.allclose(*found)
+
+
+def test_numbers_as_text_keep_their_count_in_apply(capsys):
+    frame = pd.DataFrame(LOGITS.numpy(), columns=["prob_1", "prob_2", "prob_3"])
+    fit_to(make_calibrator("vector"), Predictions(LOGITS, TARGET, classes=("0", "1", "2"))).save("c.safetensors")
+    for least in 0, 1:
+        rows = TARGET.numpy() >= least
+        frame[rows].assign(target=TARGET.numpy()[rows].astype(str)).to_json("a.jsonl", orient="records", lines=True)
+        assert cli.main("apply c.safetensors a.jsonl --logits --out o.csv".split()) == 0
+        assert (pd.read_csv("o.csv").target == TARGET.numpy()[rows]).all()
