@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'bucket', 'step_map', 'refuse_first', 'check_finite', 'check_unit_interval', 'tie_distance',
-           'first_of_ties', 'edges_between', 'histogram_map', 'mass_edges', 'isotonic_map', 'merged_scores',
-           'affine_map', 'bbq_map']
+           'first_of_ties', 'first_scores', 'edges_between', 'histogram_map', 'mass_edges', 'isotonic_map',
+           'merged_scores', 'affine_map', 'bbq_map']
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #24f0f42c
 import math
@@ -86,6 +86,13 @@ def first_of_ties(
     for start, stop in zip(first[long].tolist(), last[long].tolist()):
         while (start := following[start]) <= stop: found.append(start)
     return torch.cat([first, first.new_tensor(found)]).sort().values
+
+def first_scores(s, log_odds=False):
+    "Replace each of (N,) float64 scores, N > 0, by the first score of its tie, see `first_of_ties`."
+    values, order = s.sort()
+    first = first_of_ties(values, log_odds)
+    sizes = torch.diff(first, append=first.new_tensor([len(s)]))
+    return torch.empty_like(s).index_copy_(0, order, values[first].repeat_interleave(sizes))
 
 def edges_between(
     s:Tensor,     # (N,) sorted scores

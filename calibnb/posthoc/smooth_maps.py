@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.options import pick
 from .newton import FitNote, logistic_nll, logistic_regression
-from .score_maps import bucket, check_finite
+from .score_maps import bucket, check_finite, first_scores
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #a9ffd60f
 def soft_labels(
@@ -197,6 +197,7 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
     The (N,) arrays are log-odds, soft labels, hits and frequencies; `curves` and `roughness` are from `natural_spline`.
     The fit uses soft labels, and the held-out NLL uses hits."""
     if len(s) < 2*_FOLDS: return _SMOOTHINGS[0]
+    s = first_scores(torch.from_numpy(s), log_odds=True).numpy()  # rounding is no order
     order = np.lexsort([weight, hit, s])  # so that the order of the samples does not matter
     s, t, hit, weight = (v[order] for v in (s, t, hit, weight))
     fold = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy() % _FOLDS

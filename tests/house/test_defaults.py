@@ -754,7 +754,8 @@ ELSEWHERE = {
                         "start_temperature wide_enough"},
     "score_maps": {HELPERS: "ROUNDING no_slope check_finite check_unit_interval refuse_first",
                    "parts of the fits of maps, and of maps":
-                       "banded_matrix choose_smoothing gap_index mass_edges merged_scores tie_distance first_of_ties "
+                       "banded_matrix choose_smoothing gap_index mass_edges merged_scores tie_distance "
+                       "first_of_ties first_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "table_interval binned widened COLUMNS heading_of probs_of doubts outcome_after "

@@ -19,6 +19,8 @@ DRAWN = torch.multinomial(RATES, 100, True, generator=DRAW)
 VOTES = torch.stack([(DRAWN == k).double().mean(1) for k in range(3)], 1)
 SCORES = {"votes": VOTES, "two decimals": (50*RATES + 50*VOTES).round()/100, "one column": VOTES[:, 1]}
 SCORES["two decimals"][:, 2] = 1 - SCORES["two decimals"][:, :2].sum(1)
+SCORES["near ties"] = SCORES["two decimals"].clone()  # the first class and the last differ by one rounding step
+SCORES["near ties"][::3] = torch.tensor([.4, .2, 1 - .4 - .2], dtype=torch.float64)
 SCORES["about 1"] = (50*RATES + 50*VOTES + .3).round()/100  # each row is divided by its own sum
 
 STEPS = ["isotonic", "histogram", "bbq", "venn_abers"]
