@@ -211,10 +211,10 @@ def run_apply(args):
     columns = read.kept | (_bounds(read, calibrator) if args.bounds else {})
     if args.confidence:
         written = f'{len(probs):,} calibrated confidences'
-        write_probs(out, probs, None, header=[args.confidence], kept=columns)
+        with noting(): write_probs(out, probs, None, header=[args.confidence], kept=columns)
     else:
         written = f'{len(probs):,} x {probs.shape[1]} probabilities'
-        write_probs(out, probs, pred, read.target, read.header, read.words, columns)
+        with noting(): write_probs(out, probs, pred, read.target, read.header, read.words, columns)
     print(f'{out}: {written} of {calibrator}{_fit_text(calibrator)}', *prevalence, sep='\n')
     is_unnamed = not calibrator.class_names_ or only_count(calibrator.class_names_)
     if len(read.header) > 1 and is_unnamed and (names := class_names(read.header)):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import at_least_float32, check_probs, edge_tolerance, traced
+from .checks import at_least_float32, check_probs, traced
 
 # %% ../../nbs/00_core/04a_probabilities.ipynb #393a75ef
 def class_probs(
@@ -120,18 +120,21 @@ def first_argmax(
 )->Tensor:          # (N,) int64
     """Return the index of the first maximum of each row: ties go to the lowest class id on every device.
 
-    Scores up to `edge_tolerance` below the maximum are tied with it, so that 1 - .4 - .2 is .4 in each precision.
-
     >>> import torch
     >>> from calibnb.core import first_argmax
     >>> first_argmax(torch.tensor([[1., 1., 0.], [0., 2., 2.]]))
     tensor([0, 1])
     """
-    tied = scores >= scores.amax(1, keepdim=True) - edge_tolerance(scores)
-    if scores.is_cpu and not traced(): return torch.from_numpy(tied.detach().numpy().argmax(1))
-    if traced() or scores.device.type in ('cuda', 'meta'): return tied.int().argmax(1)  # returns the first maximum
+    if scores.is_cpu: return _cpu_argmax(scores)
+    if scores.device.type in ('cuda', 'meta'): return scores.argmax(1)  # returns the first maximum
     K = scores.shape[1]
-    return torch.where(tied, torch.arange(K, device=scores.device), K - 1).amin(1)
+    ids = torch.arange(K, device=scores.device)
+    return torch.where(scores == scores.amax(1, keepdim=True), ids, K - 1).amin(1)
+
+def _cpu_argmax(scores):
+    "Return the index of the first maximum of each row, with NumPy where possible."
+    if traced() or scores.dtype == torch.bfloat16: return scores.argmax(1)
+    return torch.from_numpy(scores.detach().numpy().argmax(1))
 
 # %% ../../nbs/00_core/04a_probabilities.ipynb #a8d83aa0
 def exp_(

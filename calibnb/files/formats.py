@@ -282,7 +282,15 @@ def table_of(probs, header=(), words=(), kept={}, **columns):
     kept = pd.DataFrame({name: values for name, values in kept.items() if name not in columns})
     return pd.concat([kept, pd.DataFrame(probs, columns=names).assign(**columns)], axis=1)
 
-def _write_csv(path, probs, **columns): table_of(probs, **columns).to_csv(path, index=False)
+_FORMULA = re.compile(r'[=@]|[+-](?![\d.])')  # a cell that a spreadsheet computes; -1 and +.5 are numbers
+
+def _write_csv(path, probs, **columns):
+    table = table_of(probs, **columns)
+    for name in table.select_dtypes(exclude='number'):
+        found = [text for text in table[name].unique() if isinstance(text, str) and _FORMULA.match(text)]
+        if found: warnings.warn(f'column {name!r}: a spreadsheet computes cells such as {brief(found[0], 40)!r}; they '
+                                'are written as they are, so import the file as text')
+    table.to_csv(path, index=False)
 
 def _write_parquet(path, probs, **columns): table_of(probs, **columns).to_parquet(path, index=False)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import as_tensor, check_logits, check_multilabel, check_probs, check_target, edge_tolerance
+from ..core.checks import as_tensor, check_logits, check_multilabel, check_probs, check_target
 from ..core.options import pick
 from ..core.probabilities import first_argmax
 
@@ -30,7 +30,7 @@ def hits(
     "Return True where the first maximum of the scores is the label; for binary scores, where the label is 1."
     if scores.shape[1] == 1: return target == 1
     if not scores.is_cpu: return first_argmax(scores) == target
-    hit = scores.gather(1, target[:, None])[:, 0] >= top - edge_tolerance(scores)
+    hit = scores.gather(1, target[:, None])[:, 0] == top
     unsure = (hit & (conf <= _MAX_TIED)).nonzero()[:, 0]
     if len(unsure):
         rows, labels = scores.index_select(0, unsure), target.index_select(0, unsure)

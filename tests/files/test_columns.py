@@ -486,6 +486,15 @@ def test_true_and_false_are_labels_of_two_columns(header, order, tmp_path, capsy
     assert (written["prediction"] == written["target"]).mean() == pytest.approx(.9)
 
 
+def test_cells_that_a_spreadsheet_would_compute_are_told(capsys):
+    write("a.csv", code=np.array(["=1+1", "-1", "+x"])[np.arange(600) % 3])
+    make_calibrator("temperature").fit(LOGITS, TARGET).save("c.safetensors")
+    assert cli.main("apply c.safetensors a.csv --logits --keep code --out out.csv".split()) == 0
+    assert capsys.readouterr().err == ("note: column 'code': a spreadsheet computes cells such as '=1+1'; they are "
+                                       "written as they are, so import the file as text\n")
+    assert pd.read_csv("out.csv").code[:3].tolist() == ["=1+1", "-1", "+x"]
+
+
 CELLS = np.array(["007", "7", "07", "1.10", "1.1", "NA", ""])[np.arange(600) % 7]
 
 

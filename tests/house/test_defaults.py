@@ -730,7 +730,7 @@ ELSEWHERE = {
                          "register_metric SCORES DecisionCurve cost_threshold"},
     "posthoc": {HELPERS: "fit_rows fit_to FitNote nearly_constant smallest_for_masked "
                          "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
-                         "PriorEstimate register_calibrator name_of",
+                         "PriorEstimate register_calibrator name_of top_class",
                 "bases and parts of the calibrators":
                     "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
                     "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "
