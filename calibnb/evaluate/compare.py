@@ -275,7 +275,7 @@ def compare_models(
     check_same_samples(old, new)
     notes = []
     if old.cluster is None and (copies := _copies(old, new)) is not None:
-        old, distinct = old.clustered(copies), len(copies.unique())
+        old, distinct = old.clustered(copies), int(copies.max()) + 1
         notes.append(f'{len(old) - distinct:,} of {len(old):,} rows repeat an earlier row of both models; intervals '
                      f'count {distinct:,} rows')
     found = groupings(old, by, least) if by else []

@@ -17,10 +17,8 @@ from ..core.text import html_table, html_text
 from calibnb.metrics.decisions import (
     DecisionCurve, benefit_of_samples, cheapest_threshold, cost_of_samples, cost_threshold, decision_curve
 )
-from ..metrics.clusters import together
-from ..metrics.rare import mean_intervals
 from .choice import UNCALIBRATED
-from .measures import resamples_of, widened
+from .measures import intervals_of_means, resamples_of
 from .table import Evaluation
 
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
@@ -135,8 +133,7 @@ def _means(of_labels, y, p, resampling):
     `resampling` is a pair, the resamples and the clusters or None."""
     (resamples, cluster), values, weight = resampling, of_labels(y), (y.double() - p).abs()
     unseen = of_labels(~y) @ weight/weight.sum().clamp_min(1e-300)
-    intervals = mean_intervals(values, unseen, resamples, together=together(cluster))
-    return values.mean(1).tolist(), intervals if cluster is None else widened(intervals, values, cluster)
+    return values.mean(1).tolist(), intervals_of_means(values, unseen, resamples, cluster)
 
 def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
     "Return `costs` and `saved` of `Decisions`; `probs` has the P(y = 1) of each row."

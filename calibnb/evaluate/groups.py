@@ -429,8 +429,8 @@ def slices(
     conf, hit = (preds.probs[:, 0], preds.target == 1) if preds.binary else (preds.conf, preds.hit)
     conf, hit = conf.cpu().clamp(0, 1), hit.cpu()
     members = np.concatenate([g.members() for g in found], 1)
-    alike = torch.from_numpy(np.unique(members, axis=0, return_inverse=True)[1].reshape(-1))  # in the same slices
-    order = random_order(preds.logits, preds.target.cpu()*len(preds) + alike, seed)  # not that of the file
+    alike = torch.from_numpy(members @ np.random.default_rng(0).integers(2**62, size=members.shape[1]))
+    order = random_order(preds.logits, alike + preds.target.cpu(), seed)  # equal rows are in the same slices
     conf, hit, members = conf[order], hit[order], members[order.numpy()]
     tested = np.concatenate([np.full(len(g.names), not g.banded) for g in found])
     permutations = permutations or min(max(1000, 40*len(tested)), 4000)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor
-from ..core.classes import only_count, quote_names
+from ..core.classes import number_in, only_count, quote_names
 from ..core.reading import NeedsOptions, brief
 from calibnb.files.columns import (
     class_names, column_numbers, columns_of_labels, count_from_one, label_in_name, label_of_name, negates,
-    number_in, plain_name, without_kind
+    plain_name, without_kind
 )
 
 # %% ../../nbs/08_files/02a_labels.ipynb #fce12306
@@ -35,13 +35,12 @@ def distinct_labels(labels):
 def class_ids(labels, name, classes, pos_label=None, place='row {}'.format, like=()):
     "Return the (N,) class ids of a column of labels; words are class names, or are compared with `pos_label`."
     _check_missing(labels, name, place)
-    # True and False are words if columns have these names
-    has_words = labels.dtype.kind not in 'fiub' or labels.dtype == bool and {'True', 'False'} <= set(classes)
-    if pos_label is None and not has_words: return numeric_ids(labels, name, classes, place, like)
+    if pos_label is None and labels.dtype == bool: return bool_ids(labels, classes)
+    if pos_label is None and labels.dtype.kind in 'fiu': return numeric_ids(labels, name, classes, place, like)
     known, index = distinct_labels(labels)
-    if pos_label is None and len(classes) > 1 and None not in (numbers := [*map(number_in, known)]):
+    if pos_label is None and len(classes) > 1 and (numbers := _stated_numbers(known)) is not None:
         is_id = column_numbers(classes) or {*columns_of_labels(classes, known)[1]} == {None}  # no text is a name
-        if is_id: return numeric_ids(np.array(numbers)[index], name, classes, place, like)
+        if is_id: return numeric_ids(numbers[index], name, classes, place, like)
     if pos_label is None and len(classes) == 1 and classes[0] in known: pos_label = classes[0]
     if pos_label is None:
         found = columns_of_labels(classes, known)[1] if len(classes) > 1 else [None]
@@ -55,6 +54,11 @@ def class_ids(labels, name, classes, pos_label=None, place='row {}'.format, like
         warnings.warn(f'column {name!r}: only {positive!r} counts as {"correct" if classes == _STATED else "y = 1"}; '
                       f'{counts} all count as {meaning}')
     return np.array([int(word == positive) for word in known])[index]
+
+def _stated_numbers(texts):
+    "Return the numbers that texts state as an array; None if a text states none."
+    numbers = [*map(number_in, texts)]
+    return None if None in numbers else np.array(numbers)
 
 def numeric_ids(labels, name, classes, place='row {}'.format, like=()):
     """Return (N,) class ids; numeric labels are names of columns if all of them are, else ids from 0.
@@ -86,10 +90,8 @@ def numeric_ids(labels, name, classes, place='row {}'.format, like=()):
 def counted_names(labels, header):
     "Return 0, 1, ... or 1, 2, ... as texts, as labels count beside columns that count from 1; () for other columns."
     if not count_from_one(header): return ()
-    if labels.dtype.kind not in 'iuf':
-        numbers = [*map(number_in, distinct_labels(labels)[0])]
-        if labels.dtype == bool or None in numbers: return ()
-        labels = np.array(numbers)
+    if labels.dtype.kind not in 'iuf': labels = _stated_numbers(distinct_labels(labels)[0])
+    if labels is None: return ()
     return tuple(map(str, range(len(header)) if (labels == 0).any() else column_numbers(header)))
 
 _STATED = ['correct']  # the header of stated confidences
@@ -189,9 +191,8 @@ def class_targets(
     "Return the class id of each label."
     given = np.asarray(labels)
     numeric = pos_label is None and given.dtype.kind in 'iuf'
-    if given.dtype == bool and pos_label is None: labels = bool_ids(given, header)
-    elif numeric and not is_table: labels = _array_ids(given, name or 'target', header, place, like)
-    elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
+    if numeric and not is_table: labels = _array_ids(given, name or 'target', header, place, like)
+    elif is_table or pos_label is not None or given.dtype == bool or given.dtype.kind in 'OU' and any(header):
         labels = class_ids(given, name or 'target', header, pos_label, place, like)
     elif given.dtype.kind == 'U' or given.dtype.kind == 'O' and isinstance(given[0], str):
         raise ValueError(f'{name or "target"}: text, {brief(str(given[0]), 40)!r} in {place(0)}, and nothing names the '
@@ -217,8 +218,8 @@ def label_words(labels, header, names):
     numbers = tuple(map(str, column_numbers(header))) if count_from_one(header) else ()
     if labels is None and column_numbers(names): return names if count_from_one(names) else ()
     if labels is None: return without_kind(class_names(header)) or numbers
-    if column_numbers(header) and (counted := names if only_count(names) else counted_names(labels, header)):
-        if counted[0] == '0': return ()  # also if they are texts
+    counted = names if only_count(names) else counted_names(labels, header)
+    if column_numbers(header) and counted[:1] == ('0',): return ()  # also if labels are texts
     if numeric and column_numbers(header): return numbers
     named, found = columns_of_labels(header, distinct_labels(labels)[0])
     if None not in found: return tuple(named)
@@ -226,8 +227,8 @@ def label_words(labels, header, names):
 
 def optional_labels(labels, name, classes, is_table=True, pos_label=None, like=()):
     "Return (N,) class ids; None if the labels are words that are not names of columns."
-    if labels.dtype == bool and (len(classes) > 1 or pos_label not in ('True', 'False')): pos_label = None
-    if labels.dtype == bool and pos_label is None: return as_tensor(bool_ids(labels, classes))
+    names_positive = len(classes) == 1 and pos_label in ('True', 'False')
+    if labels.dtype == bool and not names_positive: return as_tensor(class_ids(labels, name, classes))
     if labels.dtype.kind in 'fiu':
         read = class_ids if is_table else _array_ids
         return _to_integers(as_tensor(read(labels, name, classes, place='row {}'.format, like=like)))

@@ -77,8 +77,8 @@ def first_of_ties(
     log_odds:bool=False,
 )->Tensor:    # (M,) int64 positions of the first score of each tie
     "Return where each group of tied scores starts; a tied score lies within `tie_distance` of the first of its group."
-    reach = s + tie_distance(s, log_odds)
-    first = tie_starts(s, reach[:-1] - s[:-1]).nonzero()[:, 0]
+    distance = tie_distance(s, log_odds)
+    reach, first = s + distance, tie_starts(s, distance[:-1]).nonzero()[:, 0]
     last = torch.cat([first[1:] - 1, first.new_tensor([len(s) - 1])])
     long = (s[last] > reach[first]).nonzero()[:, 0]
     if not len(long): return first

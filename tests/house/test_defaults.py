@@ -758,7 +758,7 @@ ELSEWHERE = {
                        "first_of_ties first_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "table_interval binned widened COLUMNS heading_of probs_of doubts outcome_after "
+    "evaluate": {HELPERS: "table_interval binned intervals_of_means COLUMNS heading_of probs_of doubts outcome_after "
                           "Bias Diagnosis LabelOrder biases permuted_labels "
                           "Choice PassedOver Residual RestsOn VISIBLE "
                           "IN_ADVICE advice_sentences bias_clause capitalised changes_sentence chosen_name "
@@ -797,7 +797,8 @@ ELSEWHERE = {
     "core": {HELPERS: "ABOVE_ONE OFF_SUM MOST_VALUES check_class_names edge_tolerance missing_text rounded_digits "
                       "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
-                      "ENOUGH_ROWS refuse_probs class_order only_count quote_names impossible_labels_text form_text "
+                      "ENOUGH_ROWS refuse_probs class_order number_in only_count quote_names "
+                      "impossible_labels_text form_text "
                       "bind_options not_installed require seed_everything seeded deterministic flush_denormals "
                       "pick_device in_threads ImpossibleLabels draw_folds "
                       "classifier_column classifier_probs one_vs_rest_names "
