@@ -5086,8 +5086,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'calibnb/train/evaluator.py'),
                                          'calibnb.train.evaluator.check_micro_batches': ( '60_train/evaluator.html#check_micro_batches',
                                                                                           'calibnb/train/evaluator.py'),
-                                         'calibnb.train.evaluator.check_model_and_recipe': ( '60_train/evaluator.html#check_model_and_recipe',
-                                                                                             'calibnb/train/evaluator.py'),
                                          'calibnb.train.evaluator.check_scalar': ( '60_train/evaluator.html#check_scalar',
                                                                                    'calibnb/train/evaluator.py'),
                                          'calibnb.train.evaluator.check_task': ( '60_train/evaluator.html#check_task',

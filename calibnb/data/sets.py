@@ -262,7 +262,8 @@ def note_data(
     **options,  # of the data set
 ):
     "Record the hash of a data set's files as an input of the running notebook."
-    note_input(*data_input(name, **options), content=data_fingerprint(name, **options))
+    source, content = data_input(name, **options), data_fingerprint(name, **options)
+    note_input(*source, content=content)
 
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
 def list_data()->list[str]:
@@ -300,8 +301,8 @@ def load_data(
     >>> load_data('digits', seed=1, n_train=100)
     Splits('digits', 10 classes, train 100, val 400, test 697)
     """
-    options = data_options(name, **options)
     make, path_option = _resolve(name)
+    options = bind_options(f'data {name}', make, options, data_sets.skip)
     note_data(name, **options)
     splits = make(seed, **path_option, **options)
     if isinstance(splits, Splits): return splits

@@ -22,7 +22,7 @@ from ..losses.surrogates import dece, sece
 from ..data.splits import Split
 from ..train.recipe import Recipe
 from ..train.device import to_memory_format
-from ..train.evaluator import check_model_and_recipe, makes_own_labels
+from ..train.evaluator import makes_own_labels
 from ..train.trainer import Stepper, Trainer
 from .learned import GammaNet, LearnedL2, LearnedSmoothing
 from calibnb.meta.hypergradients import (
@@ -315,10 +315,9 @@ class MetaTrainer(Trainer):
     ):
         if not isinstance(meta, MetaRecipe):
             raise ValueError(f'meta: {meta!r}, want a MetaRecipe, e.g. MetaRecipe.meta_regularization()')
-        check_model_and_recipe(model, recipe)
-        _check_network(model)
-        meta.check_recipe(recipe)
         super().__init__(model, InnerLoss(meta), recipe, device)
+        meta.check_recipe(recipe)
+        _check_network(model)
         self.meta = meta
 
     def _make_stepper(self, splits):

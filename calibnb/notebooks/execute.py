@@ -114,7 +114,7 @@ class Notebook:
         def is_ours(info):  # a run by plain papermill knows no path
             return info.get('notebook') in (None, str(path)) or info.get('source') == self.code_hash
         mark = dict(notebook=sha256(os.fsencode(path)).hexdigest()[:16])
-        return RunFolder(path_beside(path.stem, settings, root, mark, is_ours))
+        return RunFolder(path_beside(path.stem, settings, root, mark, is_ours, named_files(settings)))
 
     def is_current(self, folder:RunFolder)->bool:
         "Return True if a run is done, and its code, plugins and inputs have not changed since."

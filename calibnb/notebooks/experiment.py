@@ -14,7 +14,7 @@ from textwrap import fill
 import numpy as np
 
 from ..core.atomic import atomic_write
-from ..core.content import noted_inputs
+from ..core.content import named_files, noted_inputs
 from ..core.plugins import used_code
 from ..core.text import escaped_style, markdown_text
 from ..runs.folder import Result, RunFolder, error_details, failure, run_path, write_json
@@ -143,7 +143,7 @@ class Experiment:
         from calibnb.core.runtime import seed_everything  # imports torch
         given = os.environ.get(FOLDER_VARIABLE)
         self.name, self.owner = name, not given
-        self.folder = RunFolder(given or run_path(name, settings, root))
+        self.folder = RunFolder(given or run_path(name, settings, root, named_files(settings)))
         if self.owner:
             self.folder.acquire(wait=False)
             self.folder.begin('notebook', settings)

@@ -225,14 +225,14 @@ class RunConfig(Settings):
 
     def identity(self, root=None)->RunIdentity:
         "Return what names the run below `root` (None: `runs_root()`), with the current files."
-        settings = self.settings
+        settings, data = self.settings, data_input(self.data, **self.data_args)
         def fingerprints(): return named_files(settings), self.content()
         files, content = once(fingerprints, 'files', json.dumps(settings | dict(seed=0)))  # a plan has many seeds
         def is_same(info): return content is None or info.get('content') in (None, content)
         if content is None and ':' not in self.data: path = run_path(self.experiment, settings, root, files)
         else: path = path_beside(self.experiment, settings, root, dict(content=content), is_same, files)
         name = typed_name(path, dict(kind='train', settings=settings))
-        return RunIdentity(path, name, files, content, data_input(self.data, **self.data_args))
+        return RunIdentity(path, name, files, content, data)
 
     def path(self, root=None)->Path:
         "Return the folder of the run below `root` (None: `runs_root()`) for the current data files."

@@ -32,7 +32,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.atomic import atomic_write, naming_target
-from ..core.content import content_hash, named_files, note_input
+from ..core.content import content_hash, note_input
 from ..core.resources import checkout
 from ..core.settings import one_line
 from ..metrics.measure import Measure
@@ -53,11 +53,10 @@ def run_path(
     experiment:str,
     settings:dict,   # JSON-able, with `seed`
     root=None,       # folder of all runs; None: `runs_root()`
-    files=None,      # `named_files` of the settings, if known
+    files={},        # `named_files` of the settings
 )->Path:
     "Return the folder of a run; its name is a hash of the settings and of the files they name, followed by the seed."
     rest = {k: v for k, v in settings.items() if k != 'seed'}
-    if files is None: files = named_files(rest)
     name = settings_key(rest | (dict(files=files) if files else {}))
     return Path(root or runs_root())/experiment/f'{name}-s{settings["seed"]}'
 
@@ -68,7 +67,7 @@ def path_beside(
     root,           # as in `run_path`
     mark:dict,      # fingerprints of the files that the settings do not name, JSON-able
     is_same,        # function: content of `run.json` -> True if the run used the same files
-    files=None,     # as in `run_path`
+    files={},       # as in `run_path`
 )->Path:
     """Return the folder of a run on the current files.
 

@@ -54,11 +54,13 @@ def _write_tensors(path, tensors, metadata=None):
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=metadata)
 
-def _write_output(folder, history, recorders, preds, model, splits):
+def _write_output(folder, trainer, recorders, preds, splits):
     "Write the output of a finished training run; write the result last."
     shape = json.dumps(dict(num_classes=splits.num_classes, in_shape=splits.in_shape))
-    _write_tensors(folder/'model.safetensors', model.state_dict(), metadata=dict(shape=shape))
-    history.save(folder/'history.csv')
+    _write_tensors(folder/'model.safetensors', trainer.model.state_dict(), metadata=dict(shape=shape))
+    learned_loss = trainer.stepper.inner
+    if learned_loss is not None: _write_tensors(folder/'loss.safetensors', learned_loss.state_dict())
+    trainer.history.save(folder/'history.csv')
     for name, recorder in recorders.items():
         arrays = Hooks.of(recorder).arrays
         if arrays: _write_tensors(folder/'recorded'/f'{name}.safetensors', arrays)
@@ -107,14 +109,12 @@ def _fit_and_write(config, identity, folder, device, progress, tensorboard):
     trainer, recorders = _make_trainer(config, model, device), _make_recorders(config)
     if rank() == 0: _write_split(folder, splits)
     with _reporting(folder, identity.name, progress) if rank() == 0 else nullcontext() as report, _saving_on_ctrl_c():
-        history = trainer.fit(splits, recorders.values(), folder/'checkpoint.pt', report,
-                              tensorboard=folder/'tensorboard' if tensorboard else None)
+        trainer.fit(splits, recorders.values(), folder/'checkpoint.pt', report,
+                    tensorboard=folder/'tensorboard' if tensorboard else None)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
     if rank() == 0 and trainer.best.epoch:
         folder.log(f'best epoch {trainer.best.epoch}, {config.recipe.keep} {trainer.best.score:.4f}')
-    learned_loss = trainer.stepper.inner
-    if learned_loss is not None: _write_tensors(folder/'loss.safetensors', learned_loss.state_dict())
-    if rank() == 0: _write_output(folder, history, recorders, preds, model, splits)
+    if rank() == 0: _write_output(folder, trainer, recorders, preds, splits)
 
 @contextmanager
 def _saving_on_ctrl_c():

@@ -784,7 +784,7 @@ ELSEWHERE = {
                        "check_data data_input note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "prefetch Batch"},
-    "train": {HELPERS: "check_task check_model_and_recipe check_micro_batches check_scalar loss_reduction "
+    "train": {HELPERS: "check_task check_micro_batches check_scalar loss_reduction "
                        "makes_own_labels "
                        "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
                        "compile_function clip_gradients largest_magnitude average_buffers GradientScale Hooks "
