@@ -12,6 +12,11 @@ EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 DEMO := toy_gaussian nll_overfitting shift -p n_seeds 5 -p nll_overfitting.epochs 20 -p nll_overfitting.gammas '[3.0]' \
   -p shift.epochs 15 -p shift.members 2 -p shift.kinds '["rotate", "fog"]'
 ALL := $(sort $(patsubst nbs/experiments/%.ipynb,%,$(wildcard nbs/experiments/*.ipynb)))
+# more than the defaults, which take a minute each
+GALLERY := -p loss_comparison.n_seeds 10 -p weighted_gradients.n_seeds 10 -p shift.n_seeds 10 \
+  -p loss_comparison.others '["mbls", "acls", "max_sup", "logit_norm", "mdca", "dca", "adafocal"]' \
+  -p calibratability.shares '[0.0, 0.25, 0.5, 0.75]' \
+  -p meta_regularization.epochs 40 -p weighted_gradients.epochs 30
 # evidence reads the table in runs/gallery/cifar10, of trainings that took hours, and is kept beside it
 OTHERS := $(filter-out $(EXPERIMENTS) evidence report,$(ALL)) report
 
@@ -125,7 +130,7 @@ mutants: $(DEV)       ## how many small faults in calibnb/ do the tests see? N=8
 	$(BIN)/python tests/mutants.py $(or $(N),80) --seed $(or $(SEED),0)
 
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
-	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
+	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) $(GALLERY) --again --copy-to runs/gallery
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run evidence --again --copy-to runs/gallery/cifar10
 	$(BIN)/python docs/gallery.py runs/gallery $(EXPERIMENTS) $(OTHERS)
 

@@ -136,7 +136,7 @@ def reliability_axes(
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=axis_labels[1] if leftmost else '')
     ax.tick_params(labelbottom=False)
     strip = ax.inset_axes([0, -.22, 1, .16], sharex=ax)
-    strip.set(xlabel=axis_labels[0], ylabel='share (%)' if leftmost else '', yticks=[0, 50, 100], ylim=(0, 100))
+    strip.set(xlabel=axis_labels[0], ylabel='share (%)' if leftmost else '', yticks=[0, 50], ylim=(0, 100))
     strip.tick_params(labelleft=leftmost, labelsize=7)
     strip.yaxis.label.set_size(8)
     return strip

@@ -2,7 +2,10 @@
 
 `python docs/gallery.py FOLDER EXPERIMENT...` reads the executed notebooks of the folder; `make gallery` calls this.
 """
+import ast
+import json
 import re
+import shlex
 import sys
 from html.parser import HTMLParser
 from itertools import groupby
@@ -292,13 +295,25 @@ def _summary(nb)->dict:
     covers = [(about, picture) for about, picture in outputs if about.get('cover')] or outputs[:1]
     pictures = {about.get('name', ''): picture for about, picture in covers}
     return dict(title=title, found=nb.metadata.get('found', []), pictures=pictures,
-                findings=nb.metadata.get('findings', {}))
+                findings=nb.metadata.get('findings', {}), parameters=_changed_parameters(nb))
+
+def _changed_parameters(nb)->dict:
+    "Return the parameters of an executed notebook that differ from their defaults."
+    def assigned(tag):
+        cells = [cell for cell in nb.cells if tag in cell.metadata.get('tags', [])]
+        lines = [node for cell in cells for node in ast.parse(cell.source).body]
+        return {ast.unparse(getattr(node, 'target', None) or node.targets[0]): ast.literal_eval(node.value)
+                for node in lines}
+    defaults = assigned('parameters')
+    return {name: value for name, value in assigned('injected-parameters').items() if value != defaults.get(name)}
 
 
-_ABOUT = ('Every experiment in quick mode, as executed by `make gallery`: on small data, in a minute or two on two '
-          'cores. A test over seeds and test samples decides each claim of a paper. Our own observations and '
-          'identities, which algebra or arithmetic decides, are counted separately. The last notebook, in `cifar10/`, '
-          'reads tables in its folder, which contain the results of trainings that took hours.')
+_ABOUT = ('Every experiment in quick mode, as executed by `make gallery`, with its command. Without the parameters '
+          'after `-p`, it takes a minute or two on two cores. A test over seeds and test samples decides each claim of '
+          'a paper. Our own observations and identities, which algebra or arithmetic decides, are counted separately. '
+          'The last notebook, in `cifar10/`, reads tables in its folder, which contain the results of trainings that '
+          'took hours.')
+
 
 def write_gallery(
     directory,   # holds executed notebooks from `copy_notebook`, or folders of such notebooks
@@ -336,7 +351,13 @@ def _section(name, summary)->list[str]:
     if summary['pictures']: paragraphs.append(f'[![{text}]({picture})]({notebook})')
     counts = [_count_text(title, kind, findings) for kind, title in _KIND_TITLES.items()]
     if any(counts): paragraphs.append(' '.join(count for count in counts if count))
-    return paragraphs
+    return [*paragraphs, f'`{_command(name, summary["parameters"])}`']
+
+def _command(name, parameters)->str:
+    "Return the command that executes a notebook with these parameters."
+    options = [f'-p {key} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}'
+               for key, value in parameters.items()]
+    return ' '.join(['calibnb run', name.rpartition('/')[2], *options])
 
 _KIND_TITLES = {'paper': 'Claims of papers', 'ours': 'Observations', 'identity': 'Identities'}
 

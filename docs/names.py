@@ -12,7 +12,7 @@ def registries():
     from calibnb.data import list_corruptions, list_data
     from calibnb.data.downloads import downloads
     from calibnb.files.formats import READERS
-    from calibnb.evaluate.table import COLUMNS
+    from calibnb.metrics.measure import COLUMNS
     from calibnb.losses import list_losses
     from calibnb.metrics.registered import metrics
     from calibnb.models import list_models

@@ -1,9 +1,11 @@
 """Write trainings, hours and settings of each command in `nbs/places.csv` to `nbs/plans.csv`; `make plans` calls this.
 
-The file also has a row for the quick run of each notebook, `calibnb run NAME`. The trainings of a sweep are read from
-its file. The cells of a notebook are executed up to the cell that plans the trainings.
+The file also has a row for the quick run of each notebook, `calibnb run NAME`, with the parameters of `make gallery`.
+The trainings of a sweep are read from its file. The cells of a notebook are executed up to the cell that plans the
+trainings.
 """
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -14,6 +16,7 @@ import pandas as pd
 
 import calibnb.runs
 from calibnb.cli.command import parser
+from calibnb.cli.run import parameters_of
 from calibnb.notebooks.execute import Notebook
 from calibnb.notebooks.parameters import read_notebook
 from calibnb.runs.plans import estimate_gpu_seconds
@@ -33,14 +36,21 @@ MODEL_NAMES = dict(
     vit_b_16="ViT-B/16", torchvision_resnet50="ResNet-50")
 
 
-def jobs(part):
-    "Return the RunConfigs of a command, or its notebooks as (path, parameters)."
-    args = parser().parse_args(shlex.split(part)[1:])
+def gallery_parameters():
+    "Return the words `-p NAME.PARAMETER VALUE` of GALLERY in the Makefile."
+    text = (ROOT/"Makefile").read_text().replace("\\\n", " ")
+    return shlex.split(re.search(r"^GALLERY := (.*)", text, re.MULTILINE)[1])
+
+
+def jobs(part, gallery=()):
+    "Return the RunConfigs of a command, or its notebooks as (path, parameters); add parameters of the gallery."
+    args = parser().parse_args([*shlex.split(part)[1:], *gallery])
     given = dict(args.parameters)
     if hasattr(args, "what"):
         return [job.config for job in expand(typed_spec(args.what, given, args.grid))]
-    notebooks = map(Notebook, args.experiments)
-    return [(notebook.path, notebook.plan(given)) for notebook in notebooks]
+    every = {path.stem for path in (ROOT/"nbs"/"experiments").glob("*.ipynb")}
+    return [(notebook.path, notebook.plan(parameters_of(notebook.path.stem, given, every)))
+            for notebook in map(Notebook, args.experiments)]
 
 
 class Planned(Exception):
@@ -128,9 +138,9 @@ def gpu_seconds(config):
     return estimates[key]
 
 
-def plan(command):
-    "Return the row of a command."
-    configs = [config for part in command.split(" && ") for job in jobs(part) for config in trainings(job)]
+def plan(command, gallery=()):
+    "Return the row of a command; `gallery` has the parameters of the gallery, for a quick run."
+    configs = [config for part in command.split(" && ") for job in jobs(part, gallery) for config in trainings(job)]
     seconds = [gpu_seconds(config) for config in configs]
     hours = "" if None in seconds else f"{sum(seconds)/3600:.1f}"
     seeds = len({config.seed for config in configs})
@@ -141,7 +151,9 @@ def main(file=FILE):
     places = pd.read_csv(ROOT/"nbs"/"places.csv", keep_default_na=False)
     quick = [f"calibnb run {notebook}" for notebook in places.notebook if notebook not in ("", "report")]
     os.chdir(ROOT)
-    rows = [plan(command) for command in dict.fromkeys([*places.command, *quick]) if command]
+    gallery = gallery_parameters()
+    rows = [plan(command, gallery if command in quick else ())
+            for command in dict.fromkeys([*places.command, *quick]) if command]
     pd.DataFrame(rows).to_csv(file, index=False)
     for row in rows:
         print(f"{row['runs']} trainings, {row['gpu_hours'] or '?'} hours: {row['command']}")

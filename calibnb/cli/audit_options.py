@@ -14,7 +14,7 @@ from pathlib import Path
 
 from calibnb.cli.flags import (
     add_columns, add_drop_missing, add_kind, add_plugin, add_rows, add_stated, check_exists, column_names, kind_given,
-    kind_of, rows_given, settle_stated, words_given
+    kind_in, kind_of, listed, rows_given, settle_stated, words_given
 )
 from .folder import check_audit_folder, default_audit_folder
 from .gate import Gate, add_gate
@@ -69,6 +69,12 @@ def add_audit(commands):
     add_rows(audit)
     audit.add_argument('--cluster', metavar='COLUMN', help='column of ids, e.g. of patients, whose samples are not '
                        'independent: intervals and tests count ids, and folds split none')
+    audit.add_argument('--model-col', metavar='COLUMN', help='column that names the model of a row: audit each model, '
+                       'and compare each two')
+    audit.add_argument('--id', dest='ids', metavar='COLUMN', help='with --model-col: pair the rows of the models by '
+                       'the ids in this column (default: a column called id, index or sample_id, else their order)')
+    audit.add_argument('--multilabel', nargs='?', const='', metavar='LABELS', help='names of the columns of 0 and 1, '
+                       'one for each label, separated by commas; audit each label. Without names: arrays (N, K)')
     _add_slices(audit)
     audit.add_argument('--slopes', action='store_true', help='also give calibration slope and intercept, ICI, E50, '
                        'E90, and the parts of the Brier score and the NLL without bins')
@@ -124,6 +130,9 @@ class AuditOptions:
     metrics:tuple             # names of registered metrics
     by:tuple                  # columns, predicted_class, confidence_band
     cluster:str|None          # column of ids
+    model_col:str|None        # column that names the model of a row
+    ids:str|None              # column that names the sample of a row, for several models
+    multilabel:tuple|None     # columns of labels; (): arrays; None: one label a sample
     find_slices:bool
     least:int                 # samples of a slice
     slopes:bool               # slope, distances and parts of scores
@@ -140,7 +149,10 @@ class AuditOptions:
         "Make the record from parsed flags; --example writes its file. Raises ValueError for flags in conflict."
         settle_stated(args, args.file)
         if args.example: _settle_example(args)
+        _check_several(args)
         if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
+        if args.multilabel is not None and not kind_in(args):
+            raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
         if not args.confidence: setattr(args, kind_of(args), True)
         _check_files(args)
         _check_slices(args)
@@ -153,7 +165,8 @@ class AuditOptions:
         return cls(
             **given, kind=kind_given(args), columns=column_names(args, rows_given(args.rows, args.file)),
             command=command, code=code, calibrators=tuple(args.calibrator), metrics=tuple(args.metric),
-            by=tuple(args.by), least=50 if args.least is None else args.least, costs=_costs(args), gate=Gate.of(args),
+            by=tuple(args.by), multilabel=None if args.multilabel is None else tuple(listed(args.multilabel)),
+            least=50 if args.least is None else args.least, costs=_costs(args), gate=Gate.of(args),
             plugins=tuple(args.plugin), to=to, title=args.title or Path(args.file).name)
 
     @cached_property
@@ -165,14 +178,14 @@ class AuditOptions:
 
     @property
     def group_columns(self)->list[str]:
-        "The names of `by` and `cluster` that are columns of the file."
-        clusters = [*filter(None, [self.cluster])]
+        "The names of `by`, `cluster` and `model_col` that are columns of the file."
+        clusters = [*filter(None, [self.cluster, self.model_col, self.ids])]
         if not self.by: return clusters
         from calibnb.evaluate.groups import MADE
         return clusters + [name for name in dict.fromkeys(self.by) if name not in MADE]
 
 _AS_TYPED = ('file target_file val_file val_target_file shifted pos_label eps format full n_bins seed tie find_slices '
-             'slopes wide json cluster').split()
+             'slopes wide json cluster model_col ids').split()
 
 def _settle_example(args):
     "Write simulated predictions, with twice the true logits, and make their file the argument `file`."
@@ -205,6 +218,21 @@ def _check_slices(args):
     if args.least is not None and not args.by: raise ValueError(f'--least: {args.least}, but no slices; give --by, too')
     if args.find_slices and len({*args.by} - {'confidence_band'}) < 2:
         raise ValueError('--find-slices: needs two columns of --by or more, e.g. --by region --by predicted_class')
+
+def _check_several(args):
+    "Raise ValueError for flags that only the audit of a single model has."
+    flags = {'--model-col': args.model_col, '--multilabel': args.multilabel}
+    given = [flag for flag, value in flags.items() if value is not None]
+    if args.ids and not args.model_col: raise ValueError('--id: given without --model-col, whose models it pairs')
+    if not given: return
+    if not args.file and args.multilabel: raise ValueError('file: none given; name the file before --multilabel')
+    alone = {'--multilabel': args.multilabel is not None and args.model_col, '--val': args.val_file,
+             '--target': args.target_file, '--shifted': args.shifted, '--by': args.by, '--slopes': args.slopes,
+             '--cost-fp': args.cost_fp, '--max-ece': args.max_ece, '--max-nll': args.max_nll, '--fail-on': args.fail_on,
+             '--cluster': args.multilabel is not None and args.cluster, '--wide': args.wide}
+    for flag, value in alone.items():
+        if value: raise ValueError(f'{flag}: given with {given[0]}; audit one {"model" if args.model_col else "label"} '
+                                   'alone for this')
 
 def _costs(args)->tuple:
     "Return the costs of a false positive and a false negative, () if none are given."

@@ -29,13 +29,13 @@ from .show import add_show, run_show
 from .watch import add_watch, run_watch
 from .run import add_collect, add_run, add_sweep, run_collect, run_experiments, run_sweep
 from .apply import add_apply, run_apply
-from .audit import run_audit
 from .audit_options import add_audit
 from .plan import add_plan, run_plan
 from .estimate import add_estimate, run_estimate
 from .predict import add_predict, run_predict
 from .export import add_export, run_export
 from .compare import add_compare, run_compare
+from .several import run_audit
 from .lists import add_download, add_list, add_papers, run_download, run_list, run_papers
 from .workspace import add_lab, add_notebooks, run_lab, run_notebooks
 

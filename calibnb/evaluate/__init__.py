@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'resampled': ['resampled_errors', 'resampled_top_label'],
     'groups': ['slices', 'Slices', 'Slice'],
     'compare': ['compare_models', 'ModelComparison'],
+    'several': ['evaluate_several', 'Several'],
     'diagnosis': ['Diagnosis'],
     'choice': ['UNCALIBRATED', 'SAME_NLL', 'Choice'],
     'table': ['Evaluation'],

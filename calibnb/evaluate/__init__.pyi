@@ -12,6 +12,8 @@ from .groups import Slices as Slices
 from .groups import Slice as Slice
 from .compare import compare_models as compare_models
 from .compare import ModelComparison as ModelComparison
+from .several import evaluate_several as evaluate_several
+from .several import Several as Several
 from .diagnosis import Diagnosis as Diagnosis
 from .choice import UNCALIBRATED as UNCALIBRATED
 from .choice import SAME_NLL as SAME_NLL

@@ -17,7 +17,7 @@ from calibnb.evaluate.words import (
     rests_on_sentence, row_name, state_clause
 )
 from ..metrics.bins import table_norm
-from ..metrics.measure import FORMATS
+from ..metrics.measure import COLUMNS, FORMATS, format_of
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
@@ -86,7 +86,7 @@ def _issue_line(c):
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #1de0ad18
 @dataclass(frozen=True)
 class ShortTable:
-    "The row names and at most five columns of a table as text; `mark` is the index of the recommended row."
+    "The row names and some columns of a table as text; `mark` is the index of the recommended row."
     columns:dict[str, list[str]]  # title -> cells
     mark:int
 
@@ -97,17 +97,21 @@ class ShortTable:
     )->'ShortTable':
         "Choose the columns that fit into the width."
         columns = {'': [*found.rows]}
-        for title, cell in _COLUMNS.items(): columns[title] = [cell(m) for m in found.rows.values()]
+        for title, cell in _columns(found).items(): columns[title] = [cell(m) for m in found.rows.values()]
         return cls(fitting(columns, width), [*found.rows].index(found.recommended))
 
     def text(self)->str:
         "Return the table as lines of text; an arrow marks the recommended row."
         return text_table(self.columns, [self.mark])
 
-_COLUMNS = {
-    'NLL': lambda m: nll_words(m['nll']),
-    'ECE %': lambda m: FORMATS['ece'].number(m['ece'].value),
-    '95 % interval': lambda m: _range(m['ece']),
-    'by chance': lambda m: FORMATS['ece'].number(m['ece'].floor),
-    'error %': lambda m: FORMATS['error'].number(m['error'].value),
-}
+def _columns(found):
+    "Return {title: function (measures of a row) -> cell}; what was asked for stands before what may be left out."
+    asked = [name for name in found.rows[UNCALIBRATED] if name not in COLUMNS and not name.startswith('ece_')]
+    return {
+        'NLL': lambda m: nll_words(m['nll']),
+        'ECE %': lambda m: FORMATS['ece'].number(m['ece'].value),
+        '95 % interval': lambda m: _range(m['ece']),
+        **{name: lambda m, name=name: format_of(name).number(m[name].number) for name in asked},
+        'by chance': lambda m: FORMATS['ece'].number(m['ece'].floor),
+        'error %': lambda m: FORMATS['error'].number(m['error'].value),
+    }

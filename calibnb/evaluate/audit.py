@@ -20,6 +20,7 @@ from ..core.folds import draw_folds, random_order
 from ..core.predictions import Predictions
 from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
+from ..metrics.measure import COLUMNS
 from ..metrics.registered import metrics as registered_metrics, registered_measures
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
@@ -31,7 +32,7 @@ from ..posthoc.problems import problem_of
 from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all, resamples_of
 from .choice import SAME_NLL, UNCALIBRATED, shows_no_error
-from .table import COLUMNS, Evaluation
+from .table import Evaluation
 from .ranking import as_good_as_best, check_tie
 from .checks import run_checks
 
@@ -143,7 +144,7 @@ def _on_top(found, tie):
     nll = {row: found.rows[row]['nll'].value for row in COMPOSABLE if row in found.rows and row not in found.doubtful}
     nll = {row: round(value, 6) for row, value in nll.items() if value is not None}
     best = [row for row, value in nll.items() if value <= min(nll.values()) + tie]
-    # one row for each NLL: matrix scaling and Dirichlet calibration are equal if the logits are log-probabilities
+    # one row for each NLL: maps may be equal, as matrix scaling and Dirichlet calibration of log-probabilities are
     distinct = {nll[row]: row for row in reversed(best)}.values()
     failing = [row for row in distinct if not shows_no_error(row, found.rows[row]['ece'])]
     return {name: make_calibrator(name) for row in failing for name in (f'{row}+platt', f'{row}+isotonic')}
@@ -202,12 +203,12 @@ def _sort_by_complexity(names):
 def _default_calibrators(K, n_fit):
     "Return the default calibrators with no more parameters than samples, and a note on omitted calibrators."
     tried = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
-    many = {name: n for name, n in dict(vector=2*K, matrix=K*K + K, dirichlet=K*K + K).items() if n > n_fit}
+    many = {name: n for name, n in dict(vector=2*K, matrix=K*K + K).items() if n > n_fit}
     if not many: return tried, []
     counts = ' and '.join(f'{n:,}' for n in sorted({*many.values()}))
-    left_out = 'vector, matrix and dirichlet' if 'vector' in many else 'matrix and dirichlet'
-    note = (f'{left_out} are left out: they have {counts} parameters for {n_fit:,} samples. To include them, audit '
-            'with --full, or name the calibrators in `calibrators` (--calibrator).')
+    left_out, they = ('vector and matrix are', 'they have') if len(many) == 2 else ('matrix is', 'it has')
+    note = (f'{left_out} left out: {they} {counts} parameters for {n_fit:,} samples. To include more calibrators, '
+            'audit with --full, or name them in `calibrators` (--calibrator).')
     return [name for name in tried if name not in many], [note]
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #05a23049
@@ -248,7 +249,7 @@ def evaluate(
 )->Evaluation:
     """Measure predictions before and after each calibrator, with intervals and noise floors; recommend a calibrator.
 
-    The default leaves out matrix scaling and Dirichlet calibration if they have more parameters than samples. If the
+    The default leaves out vector and matrix scaling if they have more parameters than samples. If the
     best calibrators leave a calibration error, the default also tries Platt scaling and isotonic regression on top of
     these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
     `top_label_ece` refers to the predictions. For stated confidences (`Predictions.from_confidence`) there is no

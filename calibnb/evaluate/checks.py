@@ -169,8 +169,8 @@ def _rounded(found, preds, val):
         'divided by its sum.',
         'A sum differs from 1 by more than .0001. A difference of more than .001 (half precision: .01) is an error '
         'that stops the audit.',
-        'Export more digits, or normalise the rows; independent probabilities of several labels (multilabel) need '
-        'one audit for each column.')
+        'Export more digits, or normalise the rows; independent probabilities of several labels are '
+        'audited with --multilabel.')
 def _off_sum(found, preds, val):
     if preds.kind == 'logits' or preds.binary: return _NOT_APPLICABLE
     off = (preds.logits.double().exp().sum(1) - 1).abs()

@@ -23,30 +23,30 @@ from ..metrics.measure import FORMATS
 from calibnb.metrics.paired import (
     BETTER, UNDECIDED, WORSE, PairedDifference, ece_difference, mean_difference, rate_difference
 )
-from ..metrics.rare import losses_of_a_miss
-from ..metrics.scores import brier_of_samples
+from ..metrics.scores import MEAN_SCORES, scores_of_a_miss
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #0cb38c61
-MARGINS = dict(error=.01, nll=.02, brier=.01, ece=.01)  # measure -> largest acceptable difference
+MARGINS = {name: shown.margin for name, shown in FORMATS.items() if shown.margin}  # largest acceptable differences
 
 def _differences(old, new, rows, level):
     "Return {measure: PairedDifference} on the samples in `rows`."
     def pair(values): return [values(preds).cpu()[rows] for preds in (old, new)]
-    wrong, nll = pair(lambda preds: ~preds.hit), pair(lambda preds: preds.nll)
+    wrong = pair(lambda preds: ~preds.hit)
     probs, target = pair(lambda preds: preds.probs), pair(lambda preds: preds.target)
     if old.binary: binned = [(p[:, 0].clamp(0, 1), y == 1) for p, y in zip(probs, target)]
     else: binned = [(p.amax(1).clamp(0, 1), ~w) for p, w in zip(probs, wrong)]
-    brier = [brier_of_samples(p, y) for p, y in zip(probs, target)]
     conf = [c.double().clamp(0, 1) for c in pair(lambda preds: preds.conf)]
-    classes = 1 if old.binary else old.num_classes
-    unseen = [losses_of_a_miss(c, ~w, *losses, classes) for c, w, *losses in zip(conf, wrong, nll, brier)]
+    scores = dict(nll=pair(lambda preds: preds.nll)) | {
+        name: [score.of_samples(p, y) for p, y in zip(probs, target)]
+        for name, score in MEAN_SCORES.items() if score.of_samples}
     # a small set may lack samples that only one model gets wrong
-    (old_nll, old_brier), (new_nll, new_brier) = unseen
+    unseen = [scores_of_a_miss(c, ~w, {name: each[i] for name, each in scores.items()}, probs[0].shape[1])
+              for i, (c, w) in enumerate(zip(conf, wrong))]
     cluster = None if old.cluster is None else old.cluster[rows].unique(return_inverse=True)[1]
-    of_nll = mean_difference(*nll, level, (old_nll, new_nll), cluster)
-    seen = bool(wrong[0].any() or wrong[1].any())
-    return dict(error=rate_difference(*wrong, level, cluster), nll=replace(of_nll, seen=seen),
-                brier=mean_difference(*brier, level, (old_brier, new_brier), cluster),
+    found = {name: mean_difference(*each, level, [one[name] for one in unseen], cluster)
+             for name, each in scores.items()}
+    found['nll'] = replace(found['nll'], seen=bool(wrong[0].any() or wrong[1].any()))
+    return dict(error=rate_difference(*wrong, level, cluster), **found,
                 ece=ece_difference(*binned, level=level, cluster=cluster))
 
 def _amount(measure, value):

@@ -7,8 +7,9 @@ __all__ = ['Scored', 'probs_of', 'concatenate', 'intervals_of_means', 'binned', 
            'resampled_measures']
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #33e5cffc
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +20,12 @@ from ..core.checks import edge_tolerance
 from ..core.predictions import Predictions, form_text
 from ..metrics.bins import bin_ids, check_bins, class_sums, mass_table, squared_gaps, table_norm
 from ..metrics.smoothing import cosine_means, smooth_error_norm, smooth_noise
-from ..metrics.scores import brier_of_samples
+from ..metrics.scores import MEAN_SCORES, scores_of_a_miss
 from calibnb.metrics.intervals import (
     Resamples, class_interval, consistent_errors, monte_carlo_p, norm_interval, proportion_interval
 )
 from ..metrics.measure import Measure
-from ..metrics.rare import losses_of_a_miss, mean_intervals
+from ..metrics.rare import mean_intervals
 from ..metrics.clusters import few_clusters, together, variance_factor
 from ..metrics.truth import resampled_truth_error
 from ..posthoc.problems import problem_of
@@ -56,8 +57,7 @@ class Scored:
     pred:Tensor    # (N,) int64 predicted class
     target:Tensor  # (N,) int64
     conf:Tensor    # (N,) float64 probability of the prediction
-    nll:Tensor     # (N,) float64 nats; inf if the label has probability 0
-    brier:Tensor   # (N,) float64 squared distance to the one-hot label; binary: (P(y = 1) - y)²
+    scores:dict    # name in `MEAN_SCORES` -> (N,) float64; the NLL is inf if the label has probability 0
     classes:Tensor # (4, K, M) float64 from `class_sums`; K is 1 for stated confidences
     one:Tensor|None=None # (N,) float64 P(y = 1) of binary predictions
     cluster:Tensor|None=None # (N,) int64 number of the cluster of each sample, see `Predictions.clustered`
@@ -82,7 +82,8 @@ class Scored:
         if tolerance is None: tolerance = within
         classes = class_sums(judged if stated else probs, target, n_bins, tolerance=tolerance).cpu()
         if tolerance > within: conf, one = (v if v is None else _on_edges(v, n_bins, tolerance) for v in (conf, one))
-        return cls(pred, target, conf, nll, brier_of_samples(judged, target), classes, one)
+        scores = {name: score.of_samples(judged, target) for name, score in MEAN_SCORES.items() if score.of_samples}
+        return cls(pred, target, conf, dict(nll=nll, **scores), classes, one)
 
     @classmethod
     def of(cls,
@@ -104,11 +105,14 @@ class Scored:
         order:Tensor|None=None,  # (N,) row of each sample in the joined set; None: the order of the parts
     )->'Scored':
         "Concatenate the samples of several parts."
-        columns, classes = {field.name: [] for field in fields(cls) if field.name != 'classes'}, 0.
-        for part in parts:
-            for name, pieces in columns.items(): pieces.append(getattr(part, name))
+        kept, classes = [], 0.
+        for part in parts:  # the bins of many classes need memory
             classes = classes + part.classes
-        return cls(classes=classes, **{name: concatenate(pieces, order) for name, pieces in columns.items()})
+            kept.append(replace(part, classes=None))
+        def join(get): return concatenate([get(part) for part in kept], order)
+        columns = {name: join(attrgetter(name)) for name in ('pred', 'target', 'conf', 'one', 'cluster')}
+        scores = {name: join(lambda part: part.scores[name]) for name in MEAN_SCORES}
+        return cls(classes=classes, scores=scores, **columns)
 
     def __len__(self): return len(self.target)
     @property
@@ -119,6 +123,10 @@ class Scored:
     def hit(self):
         "(N,) bool, True if the prediction is correct."
         return self.pred == self.target
+    @property
+    def nll(self):
+        "(N,) float64 NLL of each sample in nats."
+        return self.scores['nll']
     @property
     def binary(self):
         "True for binary predictions, but not for stated confidences."
@@ -164,11 +172,11 @@ class Scored:
         number, hits, confs, _ = self.classes
         return ((hits - confs).abs().sum()/number.sum()).item()
     def per_sample(self)->dict[str, Tensor]:
-        "Return {name: (N,) float64} for error, nll and brier of each sample."
-        return dict(error=(~self.hit).double(), nll=self.nll, brier=self.brier)
-    def losses_of_a_miss(self)->tuple[float, float]:
-        "Return the NLL and the Brier score to expect of a misclassified sample, see `metrics.rare`."
-        return losses_of_a_miss(self.conf, self.hit, self.nll, self.brier, self.num_classes)
+        "Return {name: (N,) float64} for the error and the scores of each sample."
+        return dict(error=(~self.hit).double(), **self.scores)
+    def scores_of_a_miss(self)->dict[str, float]:
+        "Return the scores to expect of a misclassified sample, see `metrics.rare`."
+        return scores_of_a_miss(self.conf, self.hit, self.scores, self.num_classes)
 
 def probs_of(preds, calibrator):
     "Return probabilities, predictions, labels and NLL on the CPU."
@@ -235,16 +243,16 @@ def _calibration_errors(scored, more_bins, draws, seed):
     return found | dict(smooth_ece=_smooth(judged, simulated['smooth'], seed))
 
 def _means(scored, resamples):
-    "Return {measure: Measure} of the means error, nll and brier: exact interval of the error, bootstrap of the others."
-    error, nll, brier = scored.per_sample().values()
+    "Return {measure: Measure} of the means: exact interval of the error, bootstrap of the scores."
+    error = scored.per_sample()['error']
     n, misses = len(scored), error.sum()
     factor = variance_factor(error, scored.cluster)
     misses, count = torch.tensor([[misses], [n]], dtype=torch.float64, device='cpu')/factor
     low, high = proportion_interval(misses, count)
-    unseen = torch.tensor(scored.losses_of_a_miss(), dtype=torch.float64, device='cpu')
-    of_losses = intervals_of_means(torch.stack([nll, brier]), unseen, resamples, scored.cluster)
-    return dict(error=Measure.of(error.mean(), n, (low.item(), high.item())),
-                nll=Measure.of(nll.mean(), n, of_losses[0]), brier=Measure.of(brier.mean(), n, of_losses[1]))
+    unseen = torch.tensor([*scored.scores_of_a_miss().values()], dtype=torch.float64, device='cpu')
+    intervals = intervals_of_means(torch.stack([*scored.scores.values()]), unseen, resamples, scored.cluster)
+    return dict(error=Measure.of(error.mean(), n, (low.item(), high.item()))) | {
+        name: Measure.of(values.mean(), n, ends) for (name, values), ends in zip(scored.scores.items(), intervals)}
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #e556447e
 def resamples_of(cluster, n, n_boot, seed, order=None)->Resamples:

@@ -25,7 +25,7 @@ from .words import capitalised, chosen_name, judged_noun, nll_words, none_clause
 from ..metrics.bins import bin_ids
 from ..metrics.corp import corp_curve
 from ..metrics.intervals import proportion_interval
-from ..metrics.measure import FORMATS, format_of
+from ..metrics.measure import COLUMNS, FORMATS, format_of
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #b2175a2e
 BINNINGS = 10, 15, 30  # numbers of bins that the diagram offers
@@ -143,22 +143,11 @@ def _table(found):
                                              for row, measures in found.rows.items()]
     return html_table(columns, {[*found.rows].index(found.recommended): 'chosen'}, sortable=True)
 
-_MEANINGS = {
-    'error': 'share of samples whose prediction is wrong',
-    'nll': 'mean negative log-likelihood of the labels, in nats',
-    'brier': 'mean squared distance between the probabilities and the labels',
-    'ece': 'mean distance between {0} and {1}, over bins of equal width',
-    'ada_ece': 'the ECE over bins with equal numbers of samples',
-    'classwise_ece': 'mean over the classes of the ECE of the probability of the class',
-    'top_label_ece': 'the ECE of the probability of the predicted label',
-    'smooth_ece': 'the distance between {0} and {1}, smoothed by a kernel instead of bins',
-}
-
 def _meanings(found):
     "Return the meaning of each column, and the name of each row in words, as HTML."
     words = found.scored[UNCALIBRATED].judged.words
-    items = [(heading_of(name), _MEANINGS[name].format(*words))
-             for name in found.rows[UNCALIBRATED] if name in _MEANINGS]
+    items = [(heading_of(name), FORMATS[name].meaning.format(*words))
+             for name in found.rows[UNCALIBRATED] if name in COLUMNS]
     items += [('by chance', 'what a calibrated model would show on average'),
               *((row, words) for row in found.rows if (words := row_name(row)) != row)]
     listed = ''.join(f'<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>' for name, text in items)

@@ -88,11 +88,11 @@ def as_good_as_best(
                 found[metric] = []
                 continue
             covariance = _interval_variances(measures)
-        elif metric in ('error', 'nll', 'brier'):
-            covariance = covariance_of([scored[row].per_sample()[metric] for row in values])
         elif metric == 'top_label_ece':
             covariance = covariance_of([signed_residuals(scored[row], top_label=True) for row in values])
-        else: covariance = covariance_of([residuals[row] for row in values])
+        elif metric.startswith('ece') or metric in ('ada_ece', 'smooth_ece'):
+            covariance = covariance_of([residuals[row] for row in values])
+        else: covariance = covariance_of([scored[row].per_sample()[metric] for row in values])
         found[metric] = _not_significantly_worse(values, covariance, tie_nll if metric == 'nll' else _ROUNDING)
     return found
 

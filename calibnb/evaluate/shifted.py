@@ -49,7 +49,7 @@ class ShiftResult:
 
 def _nll_gain(before, after):
     "Return the mean of before - after, and its 95 % interval; infinite if one NLL is infinite, nan if both are."
-    unseen = before.losses_of_a_miss()[0] - after.losses_of_a_miss()[0]
+    unseen = before.scores_of_a_miss()['nll'] - after.scores_of_a_miss()['nll']
     found = mean_difference(after.nll, before.nll, unseen=[unseen], cluster=before.cluster)
     return found.value, (found.low, found.high)
 

@@ -10,5 +10,6 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'predictions': ['read_sets', 'read_predictions'],
+    'several': ['read_models', 'read_multilabel'],
     'pieces': ['read_pieces', 'write_pieces'],
 })

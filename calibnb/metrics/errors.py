@@ -87,6 +87,8 @@ def bins_of_samples(samples, n_bins, scheme='width', closed='right', ties='mean'
     check_closed(closed)
     rule = pick('scheme', scheme, BIN_RULES)
     if scheme == 'width': return width_table(_sums(samples, [n_bins], closed)[0])  # in chunks, with weights
+    if closed == 'left':
+        raise ValueError(f"closed: 'left' is for bins of equal width, not scheme {scheme!r}; leave closed out")
     if samples.weight is None: return rule(*samples.pairs, n_bins, **dict(ties=ties) if scheme == 'mass' else {})
     raise ValueError(f"sample_weight: bins of scheme {scheme!r} count samples; leave sample_weight out, "
                      "or take scheme='width'")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.plugins import Registry, registers
 from .intervals import percentiles
-from .measure import Measure
+from .measure import COLUMNS, Measure
 from .rare import with_unseen_misses
 from .selective import augrc, aurc, e_aurc, failure_auroc
 from .testing import skce, skce_ci
@@ -39,11 +39,9 @@ _NAMED = {  # name -> (metric, function that returns its interval, or None for t
 }
 
 # %% ../../nbs/10_metrics/09_registered.ipynb #9ebb2954
-_STANDARD_COLUMNS = 'error', 'nll', 'brier', 'ece', 'ada_ece', 'smooth_ece', 'classwise_ece', 'top_label_ece'
-
 def _as_metric(name, fn):
     "Return `fn` if `fn` can be a column with this name; else raise ValueError."
-    if name in _STANDARD_COLUMNS or name.startswith('ece_'):
+    if name in COLUMNS or name.startswith('ece_'):
         raise ValueError(f'metric: {name!r} is a column of every evaluation; take another name, e.g. "my_{name}"')
     if callable(fn): return fn
     raise ValueError(f'metric: {name} is {fn!r}, want a function (probs, target) that returns a number')

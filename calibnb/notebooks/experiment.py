@@ -150,6 +150,14 @@ class Experiment:
         _watch_cells(self.folder, self.owner)
         seed_everything(settings['seed'])
 
+    def verdicts(self, findings):
+        "Draw the margin of each claim with its verdict, see `plots.forest_plot`, as the figure `verdicts`."
+        import matplotlib.pyplot as plt
+        from calibnb.plots import forest_plot
+        fig, ax = plt.subplots(figsize=(9, 1 + .4*len({finding.claim for finding in findings})))
+        forest_plot(ax, findings)
+        self.figure(fig, 'verdicts')
+
     def figure(self, fig, name:str, cover:bool=False):
         """Show a matplotlib figure and save it as `figures/<name>.png` and `.svg`.
 

@@ -260,12 +260,10 @@ def at_least(
 
 def seeds_of(
     seed:int,    # seed of the study
-    n_seeds:int, # number of repetitions, at most 100; 0: ten in the quick setting, five in the full setting
-    quick:bool=True,
+    n_seeds:int, # number of repetitions, 1 to 100
 )->list[int]:
     "Return the seeds `100*seed + i` of a study's repetitions; a larger `n_seeds` adds seeds and changes none."
-    if not 0 <= n_seeds <= 100: raise ValueError(f'n_seeds: {n_seeds}, want 0 to 100')
-    n_seeds = n_seeds or (10 if quick else 5)
+    if not 1 <= n_seeds <= 100: raise ValueError(f'n_seeds: {n_seeds}, want 1 to 100')
     return [100*seed + i for i in range(n_seeds)]
 
 def positive(settings:dict, *names, why:str=''):

@@ -312,6 +312,7 @@ class Dirichlet(LinearScaling, name='dirichlet'):
         mu:float|None=None,  # as in `MatrixScaling`
     ): self.lam, self.mu = lam, mu
 
+    in_audits = False  # matrix scaling gives the same to four digits
     not_affine = 'it is linear in log-probabilities, but not in logits, as the rows of `weight_` have different sums'
     def _inputs(self, z): return z.log_softmax(1)
     def _affine(self):

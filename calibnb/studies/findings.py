@@ -105,7 +105,10 @@ def verdicts_text(
     several = len({f.id.partition('-')[0] for f in asked}) > 1  # the paper of wang-14 is wang
     if n < 2 and not of: return ''.join(f'The claim of the paper {VERDICT_WORDS[verdict][0]}.' for verdict in counts)
     parts = [f'{counts[v]} {words[counts[v] > 1]}' for v, words in VERDICT_WORDS.items() if counts[v]]
-    return f'Of {n} {of or "claims of the paper" + "s"*several}, {enumerated(parts)}.'
+    claims, distinct = f'claims of the paper{"s"*several}', len({f.id for f in asked})
+    if distinct == 1 < n: claims = 'tests of 1 claim of the paper'
+    elif distinct < n: claims = f'tests of {distinct} {claims}'  # on several data
+    return f'Of {n} {of or claims}, {enumerated(parts)}.'
 
 def main_findings(findings:list)->list:
     """Return at most three findings, the most important ones first.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..notebooks.execute import Notebook
-from ..notebooks.parameters import seeds_of
 from ..runs.folder import RunFolder, finished_trainings, runs_root
 
 # %% ../../nbs/85_sweep/05_more_seeds.ipynb #b8e77b51
@@ -28,9 +27,7 @@ class StudyState:
     minutes:float = math.nan  # core-minutes until the next look; nan: unknown
 
     def settings(self, seeds)->dict:
-        "Return the settings of a look, without `n_seeds` if the default number of seeds is the same."
-        default = self.notebook.plan(self.params)
-        if len(seeds_of(default['seed'], default['n_seeds'], default.get('quick', True))) == seeds: return default
+        "Return the settings of a look."
         return self.notebook.plan(self.params | dict(n_seeds=seeds))
 
     def folder(self, seeds)->RunFolder: return self.notebook.folder(self.settings(seeds), self.root)

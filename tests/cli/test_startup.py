@@ -13,8 +13,6 @@ sys.path.insert(0, str(ROOT/"docs"))
 from names import cell, registries  # noqa: E402
 
 from calibnb.core.names import NAMES  # noqa: E402
-from calibnb.evaluate.table import COLUMNS  # noqa: E402
-from calibnb.metrics.registered import _STANDARD_COLUMNS  # noqa: E402
 
 HEAVY = {"torch", "sklearn", "pandas", "numpy", "matplotlib", "torchvision", "torchmetrics", "papermill", "IPython"}
 REGISTRIES = registries()  # of today: tests add theirs
@@ -24,7 +22,6 @@ def test_names_are_those_of_the_registries():
     "In their order, in which they are listed."
     assert REGISTRIES == NAMES and [*REGISTRIES] == [*NAMES], "run `make sync`"
     assert cell({"kind": ["a", "b"]}).endswith("    'kind': [\n        'a', 'b'\n    ],\n}")
-    assert set(_STANDARD_COLUMNS) == set(COLUMNS)  # of which no name can be registered
 
 
 IN_COPIES = """import json, os, sys

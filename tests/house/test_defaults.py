@@ -326,8 +326,7 @@ TABLE |= {
     "intervals.together": lambda: intervals.together(CLUSTER),
     "intervals.few_clusters": lambda: intervals.few_clusters(8),
     "rare.bias_interval": lambda: [rare.bias_interval(c, HIT) for c in (CONF, CONF.double())],
-    "rare.losses_of_a_miss": lambda: [rare.losses_of_a_miss(CONF.double(), HIT, CONF.double(), CONF.double(), K)
-                                      for K in (1, 3)],
+    "rare.loss_of_a_miss": lambda: rare.loss_of_a_miss(CONF.double(), HIT, CONF.double(), CONF.double()),
     "rare.mean_intervals": lambda: rare.mean_intervals(CONF[None].double(), CONF[:1], intervals.Resamples(N, 9)),
     "rare.with_unseen_misses": lambda: [[*rare.with_unseen_misses(PROBS, TARGET, 3, 0)][:3]],
 }
@@ -727,7 +726,8 @@ ELSEWHERE = {
                          "losses LossModule check_adafocal list_losses register_loss"},
     "surrogates": {},
     "metrics": {HELPERS: "CUSTOM auroc_of_scores bins_of_samples confidences ks_interval warn_of_pairs metrics "
-                         "register_metric SCORES DecisionCurve cost_threshold"},
+                         "register_metric SCORES MEAN_SCORES MeanScore scores_of_a_miss DecisionCurve "
+                         "cost_threshold"},
     "posthoc": {HELPERS: "fit_rows fit_to FitNote nearly_constant smallest_for_masked "
                          "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
                          "PriorEstimate register_calibrator name_of top_class",
@@ -758,7 +758,7 @@ ELSEWHERE = {
                        "first_of_ties first_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "table_interval binned intervals_of_means COLUMNS heading_of probs_of doubts outcome_after "
+    "evaluate": {HELPERS: "table_interval binned intervals_of_means heading_of probs_of doubts outcome_after "
                           "Bias Diagnosis LabelOrder biases permuted_labels "
                           "Choice PassedOver Residual RestsOn VISIBLE "
                           "IN_ADVICE advice_sentences bias_clause capitalised changes_sentence chosen_name "

@@ -101,6 +101,8 @@ def test_the_gallery_shows_the_cover_and_counts_of_each_study(tmp_path):
     question = new_markdown_cell("# Is it red?\n\nText.")
     cells = [question, *(new_code_cell("draw()", outputs=[o]) for o in (drawn("blue"), drawn("red", cover=True)))]
     counts = {"paper: open": 1, "paper: holds": 2, "identity: holds": 3}
+    cells += [new_code_cell("n: int = 5\nnames: list[str] = []", metadata=dict(tags=["parameters"])),
+              new_code_cell("n = 5\nnames = ['a b']", metadata=dict(tags=["injected-parameters"]))]
     counted = new_notebook(cells=cells, metadata=dict(findings=counts, found=["It is.", "By far."]))
     (tmp_path/"of_hours").mkdir()
     nbformat.write(counted, tmp_path/"red.ipynb")
@@ -116,8 +118,10 @@ def test_the_gallery_shows_the_cover_and_counts_of_each_study(tmp_path):
         "It is. By far.",
         "[![red](red.png)](red.ipynb)",
         "Claims of papers: 2 holds, 1 open. Identities: 3 holds.",
-        "## [a](a.ipynb)",
+        "`calibnb run red -p names '[\"a b\"]'`",
+        "## [a](a.ipynb)", "`calibnb run a`",
         "## [Is it red?](of_hours/red.ipynb)",
         "It is. By far.",
         "[![of_hours/red](of_hours/red.png)](of_hours/red.ipynb)",
-        "Claims of papers: 2 holds, 1 open. Identities: 3 holds.\n"]
+        "Claims of papers: 2 holds, 1 open. Identities: 3 holds.",
+        "`calibnb run red -p names '[\"a b\"]'`\n"]

@@ -28,7 +28,7 @@ WINGS = {  # the wings that each may import from
     "meta": "core processes losses data models train",
     "runs": "core processes metrics losses posthoc evaluate data models train meta",
     "studies": "core metrics losses posthoc evaluate data models meta runs",
-    "notebooks": "core processes metrics runs studies",
+    "notebooks": "core plots processes metrics runs studies",
     "widgets": "core metrics losses posthoc evaluate plots runs",
     "sweep": "core processes data train runs studies notebooks",
     "cli": "core processes files metrics posthoc evaluate data train runs studies notebooks sweep",

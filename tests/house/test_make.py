@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, patience
 
 from calibnb.cli.command import parser
-from calibnb.cli.run import _params_of
+from calibnb.cli.run import parameters_of
 from calibnb.notebooks.execute import Notebook
 
 # a Python whose pip says as much as the real one, a hundred lines and more, and brings the uv that lies beside it
@@ -85,7 +85,7 @@ def test_make_demo_sets_parameters_that_its_studies_have():
     kept = [word for file in (".venv/.made", ".venv/.notebooks") for word in ("-o", file)]
     args = parser().parse_args(shlex.split(make(ROOT, "-n", *kept, "demo").stdout)[1:])
     for name in args.experiments:
-        assert Notebook(name).plan(_params_of(name, dict(args.parameters), args.experiments))["n_seeds"] == 5
+        assert Notebook(name).plan(parameters_of(name, dict(args.parameters), args.experiments))["n_seeds"] == 5
 
 
 def test_make_gpu_looks_for_a_gpu_before_it_installs(clone):

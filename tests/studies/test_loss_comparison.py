@@ -217,8 +217,6 @@ def test_the_settings_of_the_papers_can_be_planned(mine):
     assert len(plan(STUDY, data="cifar100", n_seeds=1)) == 3*(1 + 5 + 3 + 5)
     assert {(c.model, c.recipe.epochs, c.recipe.batch_size) for c in wang} == {("resnet32", 200, 512)}
     assert {c.loss_args["gamma"] for c in wang if c.loss == "focal"} == {1., 3., 5., 7., 9.}
-    newer = "mbls", "acls", "max_sup", "logit_norm", "mdca", "dca", "adafocal"
-    assert tuple(c.loss for c in plan(STUDY, quick=True, n_seeds=1)[-7:]) == newer
     assert len(study) == 3*(1 + 3 + 2 + 3) and {c.model for c in study} == {"resnet18", "resnet50", "vgg16"}
     more = plan(STUDY, paper="loss_study", n_seeds=1, others=["mine", "adafocal", "mine"])
     assert len(more) == len(study) + 2*3 and [c.loss for c in more[-6:]] == ["mine", "adafocal"]*3

@@ -14,7 +14,7 @@ from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, foc
 from calibnb.metrics import ada_ece, classwise_ece, ece
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
-from calibnb.studies import CONTRADICTED, OPEN, WRONG
+from calibnb.studies import OPEN, WRONG
 
 STUDY, SETTINGS = "weighted_gradients", dict(smoke=True, n_seeds=2, epochs=5)
 VARIANTS = [dict(gamma=gamma, beta=2.) for gamma in (1., 2., 4.)]  # of BSCE and of BSCE-GRA
@@ -248,9 +248,6 @@ def test_the_full_setting_can_be_planned():
 
 
 FAULTY = """def focal_gradient_factor(p, gamma, of=focal_gradient_factor): return of(p, gamma - 1)
-def hypergradient(*args, of=hypergradient, **options):
-    gradients, *rest = of(*args, **options)
-    return [1.1*g for g in gradients], *rest
 def true_posterior(*args, **options): raise MissingData("no file of votes")"""
 
 
@@ -261,4 +258,3 @@ def test_one_repetition_without_a_known_truth_with_wrong_identities(root, study)
     assert not (folder/"tables"/"weights_and_truth.csv").exists()
     assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {OPEN}
     assert finding(folder, "the gradient norm is BS^½").verdict == WRONG, "an identity of a paper"
-    assert finding(folder, "the hypergradient in closed").verdict == CONTRADICTED, "our own"

@@ -145,7 +145,7 @@ time.sleep(3600)"""
     ("run {1} --until-decided", "more seeds of study; saved: 1 finished training")])
 def test_ctrl_c_counts_finished_notebooks_and_their_finished_trainings(faulty, tmp_path, typed, report):
     root = tmp_path/"runs"
-    study = write_notebook(tmp_path/"study.ipynb", "seed: int = 0\nn_seeds: int = 0", TRAINS_AND_WAITS)
+    study = write_notebook(tmp_path/"study.ipynb", "seed: int = 0\nn_seeds: int = 5", TRAINS_AND_WAITS)
     typed = typed.format(faulty, study)
     get_run(RunConfig(recipe=Recipe.quick(1, seed=1)), root, progress=False)  # not a training of the notebook
     master = command(typed.split(), root, main_with_forked_kernels)
