@@ -19,12 +19,18 @@ def row_hashes(
     target:Tensor|None=None, # (N,) labels
 )->Tensor:         # (N,) int64
     "Return hashes, each of the logits and the label of one sample."
-    bits = (logits.detach().cpu().double() + 0.).contiguous().view(torch.int64)  # + 0. makes -0. a 0.
     draw = torch.Generator().manual_seed(0)
-    factors = torch.randint(2**62, (bits.shape[1] + 1,), generator=draw, device='cpu') | 1
-    bits = bits ^ (bits >> 31)  # a product keeps little of numbers such as .5, whose lower bits are all 0
-    hashes = (bits*factors[:-1]).sum(1)  # int64 arithmetic wraps around
+    factors = torch.randint(2**62, (logits.shape[1] + 1,), generator=draw, device='cpu') | 1
+    def hashes_of(rows):
+        bits = (rows.double() + 0.).contiguous().view(torch.int64)  # + 0. makes -0. a 0.
+        bits = bits ^ (bits >> 31)  # a product keeps little of numbers such as .5, whose lower bits are all 0
+        return (bits*factors[:-1]).sum(1)  # int64 arithmetic wraps around
+    hashes = _in_pieces(hashes_of, logits.detach().cpu())
     return hashes if target is None else hashes + target.cpu()*factors[-1]
+
+def _in_pieces(function, rows):
+    "Return function(rows), (N,), computed on some rows at a time to save memory."
+    return torch.cat([function(some) for some in rows.split(max(1, 2**20//rows.shape[1]))])
 
 def copied_rows(
     logits:Tensor, target:Tensor, # as in `row_hashes`
@@ -62,9 +68,10 @@ def random_order(
     >>> logits[random_order(logits)].equal(logits.flip(0)[random_order(logits.flip(0))])
     True
     """
-    z = class_logits(logits).detach().cpu().double()
+    z = class_logits(logits).detach().cpu()
+    def projection(rows): return projected(rows.double() - rows.double().amax(1, keepdim=True))
     order = torch.arange(len(z), device='cpu') if target is None else target.cpu().argsort()
-    for key in row_hashes(z), projected(z - z.amax(1, keepdim=True)):  # equal rows may change places
+    for key in row_hashes(z), _in_pieces(projection, z):  # equal rows may change places
         order = order[key[order].argsort(stable=True)]
     return order[_mixed(torch.arange(len(z), device='cpu') + _int64((2*seed + 1)*0x9E3779B97F4A7C1)).argsort()]
 

@@ -37,6 +37,8 @@ from .ranking import as_good_as_best, check_tie
 from .checks import run_checks
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9ed0b4ee
+_MOST_NUMBERS = 2**24 # logits of a set up to which several fits run at the same time
+
 class CrossFits:
     """Fits of calibrators: one fit on all available samples and, for cross-fitting, one fit outside each fold.
 
@@ -63,7 +65,8 @@ class CrossFits:
 
     def fit(self, name, calibrator, on=None):
         "Fit a calibrator, or a pipeline on the fits of the row `on`; return the calibrator to use and the scored set."
-        each = in_threads if is_builtin(calibrator) else map  # a user's class may not be made for threads
+        # a user's class may not be made for threads, and fits to many numbers need memory
+        each = in_threads if is_builtin(calibrator) and self.source.logits.numel() <= _MOST_NUMBERS else map
         if on: fits = self._fit_pipeline(self.made[on], calibrator.then)
         else: fits = each(lambda source: fit_to(clone(calibrator), source), self.sources)
         self.bar.set_postfix_str(name, refresh=False)
