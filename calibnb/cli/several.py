@@ -35,9 +35,9 @@ def run_audit(args)->int:
     from calibnb.evaluate.several import evaluate_several
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
-        sets, notes = _read_labels(options) if options.model_col is None else _read_models(options)
+        sets, ids, notes = _read_labels(options) if options.model_col is None else _read_models(options)
     subject = 'label' if options.model_col is None else 'model'
-    try: several = evaluate_several(sets, subject, **evaluation_options(options))
+    try: several = evaluate_several(sets, subject, ids=ids, **evaluation_options(options))
     except ValueError as e: raise ValueError(str(e).replace('; give val, or calibrators=()', '')) from None
     several.notes[:0] = notes + list(dict.fromkeys(texts_of(caught)))
     if not options.json: _print_answer(several, sets, options)
@@ -48,7 +48,7 @@ def run_audit(args)->int:
 _SAMPLE = 'id', 'idx', 'index', 'sample', 'sample_id'  # columns by which rows of models are paired without --id
 
 def _read_models(options):
-    "Return {name of a model: predictions}, and notes; pair the rows by ids if there are any."
+    "Return {name of a model: predictions}, the column of ids by which they are paired, or None, and notes."
     from calibnb.files.columns import plain_name
     from calibnb.files.formats import stored_names
     from calibnb.files.several import read_models
@@ -58,19 +58,20 @@ def _read_models(options):
                            names=options.columns, pos_label=options.pos_label)
         if not clusters: return sets
         return {name: preds.clustered(preds.groups[options.cluster]) for name, preds in sets.items()}
-    if options.ids: return read(options.ids), []
+    if options.ids: return read(options.ids), options.ids, []
     known = [name for name in map(str.strip, stored_names(options.file)) if plain_name(name) in _SAMPLE]
     for name in [name for name in known if name not in (*options.columns.ignored, *options.columns.scores)]:
-        try: return read(name), [f'Rows of the models are paired by the ids in {name}.']
+        try: return read(name), name, [f'Rows of the models are paired by the ids in {name}.']
         except ValueError as e:
             if not str(e).startswith(f'{name}: '): raise
-    return read(None), []
+            return read(None), None, [f'Rows of the models are paired by their order, since {e}.']
+    return read(None), None, ['Rows of the models are paired by their order; --id COLUMN pairs them by ids.']
 
 def _read_labels(options):
-    "Return {label: predictions}, and notes."
+    "Return {label: predictions}, no column of ids and no notes."
     from calibnb.files.several import read_multilabel
     return read_multilabel(options.file, options.kind, options.multilabel, names=options.columns, eps=options.eps,
-                           pos_label=options.pos_label), []
+                           pos_label=options.pos_label), None, []
 
 def _print_answer(several, sets, options):
     console = output_console(markup=False)

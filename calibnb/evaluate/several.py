@@ -19,6 +19,7 @@ from .choice import UNCALIBRATED
 from .compare import ModelComparison, check_same_samples, compare_models
 from .table import Evaluation
 from ..metrics.measure import COLUMNS, FORMATS, format_of
+from ..metrics.paired import mean_difference
 
 # %% ../../nbs/40_evaluate/13a_several.ipynb #5e7e1b07
 _MEASURED = 'nll', 'ece', 'error'
@@ -47,10 +48,15 @@ class Several:
 
     @property
     def best(self)->list[str]:
-        "The models with the lowest NLL after their calibrators; [] unless all have the same samples."
+        """The models with the lowest NLL after their calibrators; [] unless all have the same samples.
+
+        A model is among them if its NLL exceeds the lowest by at most `tie`, or not significantly (5 %, paired)."""
         if self.subject == 'label' or len(self.comparisons) < math.comb(len(self.found), 2): return []
-        nll = {name: self.measure(name, 'nll', after=True) for name in self.found}
-        return [name for name, value in nll.items() if value <= min(nll.values()) + self.tie]
+        nll = {name: found.scored[found.recommended].nll for name, found in self.found.items()}
+        lowest = nll[min(nll, key=lambda name: nll[name].mean())]
+        cluster = next(iter(self.found.values())).scored[UNCALIBRATED].cluster
+        def is_best(values): return not mean_difference(lowest, values, cluster=cluster).low > self.tie
+        return [name for name, values in nll.items() if is_best(values)]
 
     @cached_property
     def for_all(self)->str:
@@ -127,9 +133,15 @@ class Several:
         "Return the answer, the table and the comparisons as lines of text; arrows mark the best models."
         def wrapped(text, indent=''): return textwrap.fill(text, width, subsequent_indent=indent) if width else text
         marks = [[*self.found].index(name) for name in self.best]
-        def verdicts(found): return ', '.join(f'{FORMATS[m].title} {found.verdict(m)}' for m in found.differences)
-        lines = [f'{new} against {old}: {verdicts(found)}' for (old, new), found in self.comparisons.items()]
-        parts = [wrapped(self.sentence()), text_table(fitting(self.columns(), width), marks),
+        def verdict(found, m):
+            return f'{FORMATS[m].title} {found.verdict(m)} ({FORMATS[m].number(found.differences[m].value, "+")})'
+        lines = [f'{new} against {old}: ' + ', '.join(verdict(found, m) for m in found.differences)
+                 for (old, new), found in self.comparisons.items()]
+        if lines: lines.insert(0, 'Before calibration (differences, error and ECE in points):')
+        columns = self.columns()
+        shown = fitting(columns, width)
+        hidden = 'Left out at this width: ' + ', '.join([*columns][len(shown):]) if len(shown) < len(columns) else ''
+        parts = [wrapped(self.sentence()), text_table(shown, marks), wrapped(hidden),
                  '\n'.join(wrapped(line, '  ') for line in lines), *map(wrapped, self.notes)]
         return printable('\n\n'.join(filter(None, parts)))
 
@@ -158,6 +170,7 @@ class Several:
 def evaluate_several(
     sets:dict[str, Predictions], # name of a model -> its predictions; or name of a label -> its binary predictions
     subject:str='model',         # 'model': compare each two models; 'label': add a row of means
+    *, ids:str|None=None,        # name of the column of `Predictions.groups` that names the samples
     **options,                   # of `evaluate`
 )->Several:
     """Audit several sets of predictions, a row each; compare models that have the same samples in the same order.
@@ -175,11 +188,17 @@ def evaluate_several(
     if subject == 'label': return Several(found, subject)
     comparisons, notes = {}, []
     for (old, a), (new, b) in combinations(sets.items(), 2):
-        try: check_same_samples(a, b)
-        except ValueError:
-            why = (f'they have {len(a):,} and {len(b):,} samples' if len(a) != len(b) else
-                   'their labels differ, so their rows are not in the same order')
-            notes.append(f'{old} and {new} are not compared: {why}. Rows are paired by their order, or by ids (--id).')
-            continue
-        comparisons[old, new] = compare_models(a, b)
+        if why := _not_comparable(a, b, ids): notes.append(f'{old} and {new} are not compared: {why}.')
+        else: comparisons[old, new] = compare_models(a, b)
     return Several(found, subject, comparisons, notes)
+
+def _not_comparable(a, b, ids):
+    "Return why the rows of two models cannot be paired; '' if they can."
+    if len(a) != len(b): return f'they have {len(a):,} and {len(b):,} samples'
+    if ids is not None and a.groups[ids].tolist() != b.groups[ids].tolist(): return f'their {ids} differ'
+    try: check_same_samples(a, b)
+    except ValueError:
+        differ = int((a.target.cpu() != b.target.cpu()).sum())
+        if ids is not None: return f'{differ:,} of their labels differ'
+        return f'{differ:,} of their labels differ, so their rows are not in the same order; --id COLUMN pairs them'
+    return ''

@@ -28,7 +28,7 @@ def read_models(
     path,              # a file as for `read_predictions`
     kind:str,          # 'logits', 'probs' or 'confidence'
     column:str,        # name of the column that names the model
-    *, ids:str|None=None, # name of the column that names the sample: rows come in the order of the first model
+    *, ids:str|None=None, # name of the column that names the sample: equal samples come in the same order
     groups=(),         # further columns that become `Predictions.groups`
     names:ColumnNames=ColumnNames(), # names of labels, classes and columns to leave out
     **options,         # of `read_predictions`
@@ -50,17 +50,13 @@ def read_models(
     if len(found) == 1:
         raise ValueError(f'{column}: one model, {next(iter(found))!r}, want two or more; or audit the file without it')
     if ids is None: return found
-    first = next(iter(found.values())).groups[ids]
-    return {name: preds[_matched(first, preds.groups[ids], name, ids)] for name, preds in found.items()}
+    place = {sample: i for i, sample in enumerate(both.groups[ids].unique())}
+    return {name: preds[_in_order_of(place, preds.groups[ids], name, ids)] for name, preds in found.items()}
 
-def _matched(first, own, name, ids):
-    "Return the rows of a model in the order of the ids of the first model."
-    import pandas as pd
-    if own.duplicated().any():
-        raise ValueError(f'{ids}: {name} has {own[own.duplicated()].iloc[0]!r} twice, want one row for each id')
-    if {*first} != {*own}:
-        raise ValueError(f'{ids}: {name} has other ids than the first model; want the same samples for all')
-    return pd.Index(own).get_indexer(first)
+def _in_order_of(place, own, name, ids):
+    "Return the rows of a model sorted by the `place` of their ids; raise ValueError for an id that is there twice."
+    if not own.duplicated().any(): return own.map(place).to_numpy().argsort()
+    raise ValueError(f'{ids}: {name} has {str(own[own.duplicated()].iloc[0])!r} twice, want one row for each id')
 
 
 # %% ../../nbs/08_files/02f_several.ipynb #5e7e0a0a
@@ -117,8 +113,14 @@ def _from_table(path, kind, labels, names, pos_label):
         keep = np.array(answers.index)
         def place(row): return contents.place(int(keep[row]))
         def target(label, column):
-            return class_targets(answers[label].to_numpy(), label, [column], True, pos_label, place)[0]
+            given = _flags(answers[label]) if pos_label is None else answers[label]
+            return class_targets(given.to_numpy(), label, [column], True, pos_label, place)[0]
         return values[keep], {label: target(label, column) for label, column in zip(labels, scores)}
+
+def _flags(answers):
+    "Return texts True and False, as pandas writes booleans, as booleans."
+    words = answers.astype(str).str.strip().str.lower()
+    return words == 'true' if words.isin(['true', 'false']).all() else answers
 
 def _without_missing(contents, labels, drop, path):
     "Return a DataFrame of the labels; leave out rows that lack one if `drop`, else raise ValueError."

@@ -81,7 +81,13 @@ def test_rows_are_paired_by_ids_and_other_samples_are_not_ranked(files, capsys):
     assert abs(pair["measures"]["nll"]["value"] - want) < 1e-9 and "by the ids in id" in mixed["notes"][0]
     table.drop(columns="id").iloc[:-100].to_csv("fewer.csv", index=False)
     fewer = record(capsys, f"fewer.csv --probs --model-col model {FEW}")
-    assert fewer["best"] == [] and "they have 600 and 500 samples" in fewer["notes"][0]
+    assert fewer["best"] == [] and "they have 600 and 500 samples" in fewer["notes"][1]
+    table.drop(index=table.index[3]).to_csv("gap.csv", index=False)
+    gap = record(capsys, f"gap.csv --probs --model-col model {FEW}")
+    assert "they have 599 and 600 samples" in gap["notes"][1] and "paired by the ids" in gap["notes"][0]
+    table.assign(id=7).to_csv("twice.csv", index=False)
+    twice = record(capsys, f"twice.csv --probs --model-col model {FEW}")
+    assert "by their order, since id: b has '7' twice" in twice["notes"][0] and twice["comparisons"]
 
 
 def test_samples_without_a_label_leave_all_labels(files, capsys):
@@ -111,6 +117,7 @@ def test_answers_of_zero_and_infinity_are_json(files, capsys):
 
 
 @pytest.mark.parametrize("line, error", [
+    ("models.csv --model-col model --id site", "site: b has 'a' twice, want one row for each id"),
     ("models.csv --id prob", "--id: given without --model-col, whose models it pairs"),
     ("--multilabel tags.csv", "file: none given; name the file before --multilabel"),
     ("tags.csv --multilabel cat,dog --wide", "--wide: given with --multilabel; audit one label alone for this"),
