@@ -178,7 +178,7 @@ class AuditOptions:
 
     @property
     def group_columns(self)->list[str]:
-        "The names of `by`, `cluster` and `model_col` that are columns of the file."
+        "The names of `by`, `cluster`, `model_col` and `ids` that are columns of the file."
         clusters = [*filter(None, [self.cluster, self.model_col, self.ids])]
         if not self.by: return clusters
         from calibnb.evaluate.groups import MADE

@@ -9,20 +9,18 @@ __all__ = ['SCHEMA', 'run_audit']
 import json
 import os
 import re
-import shlex
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from .audit import Answer, evaluation_options, fill_report, texts_of
+from .audit import Answer, apply_command, evaluation_options, fill_report, texts_of
 from .audit import run_audit as run_audit_of_one
 from .audit_options import AuditOptions
 from .flags import as_list, output_console
 from .folder import audit_folder
-from ..core.reading import are_several_files, file_format
+from ..core.reading import are_several_files
 from ..core.text import counted, distinct_names, printable
 from ..processes.threads import share_arena
-
 
 # %% ../../nbs/90_cli/03_audit_several.ipynb #5e7e2c06
 SCHEMA = 'calibnb-audits/1'  # of --json
@@ -92,7 +90,6 @@ def _write_reports(several, sets, options, force):
     if options.json: return
     for folder in names: print(f'  report     {Path(options.to)/folder/"report.html"}', flush=True)
 
-
 # %% ../../nbs/90_cli/03_audit_several.ipynb #5e7e2c08
 def _score_columns(options):
     "Return the names of the columns of scores of a table, in the order of the labels; () for arrays."
@@ -104,11 +101,7 @@ def _command_to_apply(several, options):
     from calibnb.evaluate.choice import UNCALIBRATED
     if not options.to or several.for_all == UNCALIBRATED or are_several_files(options.file): return ''
     columns = ['--prob-cols', as_list(_score_columns(options))] if options.multilabel else []
-    suffix = file_format(options.file) if file_format(options.file) in ('.csv', '.parquet') else '.npz'
-    plugins = [part for plugin in options.plugins for part in ('--plugin', plugin)]
-    calibrator = f'{options.to}/calibrator.safetensors'
-    return shlex.join(['calibnb', 'apply', calibrator, 'FILE', f'--{options.kind}', *columns, '--out', f'OUT{suffix}',
-                       *plugins])
+    return apply_command(options, [f'--{options.kind}', *columns])
 
 def _write_labels(several, sets, options, force):
     "Write the measures of the labels, and the calibrator for all of them."
@@ -126,4 +119,3 @@ def _write_labels(several, sets, options, force):
             fit(columns, target, kind='multilabel', classes=tuple(_score_columns(options) or sets))
             calibrator.save(new/'calibrator.safetensors')
     if not options.json: print(f'  tables     {Path(options.to)/"tables"/"measures.csv"}', flush=True)
-

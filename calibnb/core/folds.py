@@ -69,7 +69,9 @@ def random_order(
     True
     """
     z = class_logits(logits).detach().cpu()
-    def projection(rows): return projected(rows.double() - rows.double().amax(1, keepdim=True))
+    def projection(rows):
+        rows = rows.double()
+        return projected(rows - rows.amax(1, keepdim=True))
     order = torch.arange(len(z), device='cpu') if target is None else target.cpu().argsort()
     for key in row_hashes(z), _in_pieces(projection, z):  # equal rows may change places
         order = order[key[order].argsort(stable=True)]

@@ -285,8 +285,12 @@ def data_options(
     >>> data_options('digits', n_train=100)
     {'pool': 2, 'n_train': 100, 'n_val': 400, 'n_meta': 0}
     """
-    make, _ = _resolve(name)
-    return bind_options(f'data {name}', make, options, data_sets.skip)
+    return _with_options(name, options)[2]
+
+def _with_options(name, options):
+    "Return the function of a data set, the path in its name and every option, see `_resolve` and `data_options`."
+    make, path_option = _resolve(name)
+    return make, path_option, bind_options(f'data {name}', make, options, data_sets.skip)
 
 def load_data(
     name:str,       # one of `list_data()`
@@ -301,8 +305,7 @@ def load_data(
     >>> load_data('digits', seed=1, n_train=100)
     Splits('digits', 10 classes, train 100, val 400, test 697)
     """
-    make, path_option = _resolve(name)
-    options = bind_options(f'data {name}', make, options, data_sets.skip)
+    make, path_option, options = _with_options(name, options)
     note_data(name, **options)
     splits = make(seed, **path_option, **options)
     if isinstance(splits, Splits): return splits

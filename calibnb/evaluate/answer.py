@@ -17,7 +17,7 @@ from calibnb.evaluate.words import (
     rests_on_sentence, row_name, state_clause
 )
 from ..metrics.bins import table_norm
-from ..metrics.measure import COLUMNS, FORMATS, format_of
+from ..metrics.measure import FORMATS, format_of
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
@@ -106,12 +106,11 @@ class ShortTable:
 
 def _columns(found):
     "Return {title: function (measures of a row) -> cell}; what was asked for stands before what may be left out."
-    asked = [name for name in found.rows[UNCALIBRATED] if name not in COLUMNS and not name.startswith('ece_')]
     return {
         'NLL': lambda m: nll_words(m['nll']),
         'ECE %': lambda m: FORMATS['ece'].number(m['ece'].value),
         '95 % interval': lambda m: _range(m['ece']),
-        **{name: lambda m, name=name: format_of(name).number(m[name].number) for name in asked},
+        **{name: lambda m, name=name: format_of(name).number(m[name].number) for name in found.asked},
         'by chance': lambda m: FORMATS['ece'].number(m['ece'].floor),
         'error %': lambda m: FORMATS['error'].number(m['error'].value),
     }

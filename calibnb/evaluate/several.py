@@ -18,7 +18,7 @@ from .audit import evaluate
 from .choice import UNCALIBRATED
 from .compare import ModelComparison, check_same_samples, compare_models
 from .table import Evaluation
-from ..metrics.measure import COLUMNS, FORMATS, format_of
+from ..metrics.measure import FORMATS, format_of
 from ..metrics.paired import mean_difference
 
 # %% ../../nbs/40_evaluate/13a_several.ipynb #5e7e1b07
@@ -64,28 +64,19 @@ class Several:
         audits = self.found.values()
         rows = [row for row in next(iter(audits)).rows if '+' not in row
                 and all(row in found.rows and row not in found.doubtful for found in audits)]
-        nll = {row: self.mean_of_row(row, 'nll') for row in rows}
+        nll = {row: self.mean('nll', row) for row in rows}
         return next(row for row, value in nll.items() if value <= min(nll.values()) + self.tie)  # the simplest
 
-    def mean_of_row(self, row, measure)->float:
-        "Return the mean of a measure over the labels, after one kind of calibrator."
-        return sum(found.rows[row][measure].number for found in self.found.values())/len(self.found)
-
-    def measure(self, name, measure, after=False)->float:
-        "Return a measure of a model or label, as it is or `after` its recommended calibrator."
-        found = self.found[name]
-        return found.rows[found.recommended if after else UNCALIBRATED][measure].number
+    def mean(self, measure, row='')->float:
+        "Return the mean of a measure over the labels, in one row of each; '': in the row that each recommends."
+        numbers = [found.rows[row or found.recommended][measure].number for found in self.found.values()]
+        return sum(numbers)/len(numbers)
 
     @cached_property
     def means(self)->dict[str, float]:
         "The means over the labels: nll, ece and error, and nll and ece after the calibrators."
-        def mean(*which): return sum(self.measure(name, *which) for name in self.found)/len(self.found)
-        return {m: mean(m) for m in _MEASURED} | {f'{m}_after': mean(m, True) for m in _MEASURED[:2]}
-
-    def _asked(self):
-        "Return the names of the registered metrics."
-        first = next(iter(self.found.values())).rows[UNCALIBRATED]
-        return [name for name in first if name not in COLUMNS and not name.startswith('ece_')]
+        return ({m: self.mean(m, UNCALIBRATED) for m in _MEASURED}
+                | {f'{m}_after': self.mean(m) for m in _MEASURED[:2]})
 
     def columns(self)->dict[str, list[str]]:
         "Return {heading: cells as text} of the table."
@@ -96,7 +87,8 @@ class Several:
             'NLL': [nll.number(first['nll'].number) for first, _ in rows],
             'ECE %': [ece.number(first['ece'].value) for first, _ in rows],
             '95 % interval': [ece.range(first['ece'].interval) for first, _ in rows],
-            **{name: [format_of(name).number(first[name].number) for first, _ in rows] for name in self._asked()},
+            **{name: [format_of(name).number(first[name].number) for first, _ in rows]
+               for name in next(iter(self.found.values())).asked},
             'by chance': [ece.number(first['ece'].floor) for first, _ in rows],
             'use': [found.recommended for found in self.found.values()],
             'NLL after': [nll.number(last['nll'].number) for _, last in rows],
@@ -123,7 +115,7 @@ class Several:
 
     def _sentence_for_all(self):
         if self.for_all == UNCALIBRATED: return 'No kind of calibrator lowers the mean NLL.'
-        nll, ece = (self.mean_of_row(self.for_all, m) for m in ('nll', 'ece'))
+        nll, ece = (self.mean(m, self.for_all) for m in ('nll', 'ece'))
         return (f'Of one kind for all labels, {self.for_all} is the calibrator to use: mean NLL '
                 f'{FORMATS["nll"].number(nll)}, mean ECE {FORMATS["ece"].percent(ece)}.')
 

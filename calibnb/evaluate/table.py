@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..core.text import escaped_style, html_text
-from ..metrics.measure import Measure, format_of
+from ..metrics.measure import COLUMNS, Measure, format_of
 from .choice import SAME_NLL, UNCALIBRATED, Choice
 from .diagnosis import Diagnosis
 from .measures import Scored
@@ -66,6 +66,11 @@ class Evaluation:
     def recommended(self)->str:
         "The row to use, see `Choice.row`."
         return self.choice.row
+
+    @property
+    def asked(self)->list[str]:
+        "The names of the registered metrics that were asked for."
+        return [name for name in self.rows[UNCALIBRATED] if name not in COLUMNS and not name.startswith('ece_')]
 
     def advice(self)->str:
         "Return the advice in sentences: diagnosis, recommended calibrator, its effect and caveats, and further issues."

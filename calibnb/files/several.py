@@ -22,7 +22,6 @@ from .labels import class_targets
 from .predictions import check_not_probs, names_of_classes, read_predictions, read_scores, score_name
 from .tables import names_among
 
-
 # %% ../../nbs/08_files/02f_several.ipynb #5e7e0a07
 def read_models(
     path,              # a file as for `read_predictions`
@@ -57,7 +56,6 @@ def _in_order_of(place, own, name, ids):
     "Return the rows of a model sorted by the `place` of their ids; raise ValueError for an id that is there twice."
     if not own.duplicated().any(): return own.map(place).to_numpy().argsort()
     raise ValueError(f'{ids}: {name} has {str(own[own.duplicated()].iloc[0])!r} twice, want one row for each id')
-
 
 # %% ../../nbs/08_files/02f_several.ipynb #5e7e0a0a
 def read_multilabel(
@@ -148,4 +146,3 @@ def _from_arrays(path, kind, labels, names, pos_label):
         titles = names_of_classes(contents, scores.shape[1])
         if not all(titles): titles = [str(k) for k in range(scores.shape[1])]
         return scores, dict(zip(titles, target.T))
-
