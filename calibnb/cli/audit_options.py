@@ -69,6 +69,8 @@ def add_audit(commands):
     add_rows(audit)
     audit.add_argument('--cluster', metavar='COLUMN', help='column of ids, e.g. of patients, whose samples are not '
                        'independent: intervals and tests count ids, and folds split none')
+    audit.add_argument('--weight', metavar='COLUMN', help='column of sampling weights: a row stands for as many as its '
+                       'weight says, e.g. 10 if one in ten of such rows was kept')
     audit.add_argument('--model-col', metavar='COLUMN', help='column that names the model of a row: audit each model, '
                        'and compare each two')
     audit.add_argument('--id', dest='ids', metavar='COLUMN', help='with --model-col: pair the rows of the models by '
@@ -130,6 +132,7 @@ class AuditOptions:
     metrics:tuple             # names of registered metrics
     by:tuple                  # columns, predicted_class, confidence_band
     cluster:str|None          # column of ids
+    weight:str|None           # column of sampling weights
     model_col:str|None        # column that names the model of a row
     ids:str|None              # column that names the sample of a row, for several models
     multilabel:tuple|None     # columns of labels; (): arrays; None: one label a sample
@@ -178,14 +181,14 @@ class AuditOptions:
 
     @property
     def group_columns(self)->list[str]:
-        "The names of `by`, `cluster`, `model_col` and `ids` that are columns of the file."
-        clusters = [*filter(None, [self.cluster, self.model_col, self.ids])]
-        if not self.by: return clusters
+        "The names of `by`, `cluster`, `weight`, `model_col` and `ids` that are columns of the file."
+        named = [*filter(None, [self.cluster, self.weight, self.model_col, self.ids])]
+        if not self.by: return named
         from calibnb.evaluate.groups import MADE
-        return clusters + [name for name in dict.fromkeys(self.by) if name not in MADE]
+        return named + [name for name in dict.fromkeys(self.by) if name not in MADE]
 
 _AS_TYPED = ('file target_file val_file val_target_file shifted pos_label eps format full n_bins seed tie find_slices '
-             'slopes wide json cluster model_col ids').split()
+             'slopes wide json cluster weight model_col ids').split()
 
 def _settle_example(args):
     "Write simulated predictions, with twice the true logits, and make their file the argument `file`."
@@ -215,6 +218,10 @@ def _check_slices(args):
     counting = [flag for flag, value in others.items() if args.cluster and value]
     if counting:
         raise ValueError(f'--cluster: given with {counting[0]}, which counts samples; run two audits, one with each')
+    others |= {'--slopes': args.slopes, '--metric': args.metric}
+    counting = [flag for flag, value in others.items() if args.weight and value]
+    if counting:
+        raise ValueError(f'--weight: given with {counting[0]}, which knows no weights; run two audits, one with each')
     if args.least is not None and not args.by: raise ValueError(f'--least: {args.least}, but no slices; give --by, too')
     if args.find_slices and len({*args.by} - {'confidence_band'}) < 2:
         raise ValueError('--find-slices: needs two columns of --by or more, e.g. --by region --by predicted_class')
@@ -229,7 +236,7 @@ def _check_several(args):
     alone = {'--multilabel': args.multilabel is not None and args.model_col, '--val': args.val_file,
              '--target': args.target_file, '--shifted': args.shifted, '--by': args.by, '--slopes': args.slopes,
              '--cost-fp': args.cost_fp, '--max-ece': args.max_ece, '--max-nll': args.max_nll, '--fail-on': args.fail_on,
-             '--cluster': args.multilabel is not None and args.cluster, '--wide': args.wide}
+             '--cluster': args.multilabel is not None and args.cluster, '--weight': args.weight, '--wide': args.wide}
     for flag, value in alone.items():
         if value: raise ValueError(f'{flag}: given with {given[0]}; audit one {"model" if args.model_col else "label"} '
                                    'alone for this')

@@ -9,6 +9,8 @@ __all__ = ['add_compare', 'run_compare']
 import json
 from dataclasses import replace
 
+from ..core.reading import naming
+from .audit import numbers_of
 from calibnb.cli.flags import (
     add_columns, add_kind, add_stated, check_exists, column_names, kind_of, noting, output_console, settle_stated
 )
@@ -31,6 +33,8 @@ def add_compare(commands):
                          'error=1, nll=.02, brier=.01, ece=1); may be repeated')
     compare.add_argument('--cluster', metavar='COLUMN', help='column of ids in the old file, e.g. of patients, whose '
                          'samples are not independent: intervals count ids')
+    compare.add_argument('--weight', metavar='COLUMN', help='column of sampling weights in the old file: a row stands '
+                         'for as many as its weight says')
     compare.add_argument('--by', action='append', default=[], metavar='COLUMN', help='also compare slices: a column '
                          'of the old file, predicted_class or confidence_band; may be repeated')
     compare.add_argument('--least', type=int, default=50, metavar='N', help='smallest number of samples of a slice '
@@ -66,7 +70,7 @@ def _read_model(args, name, like=()):
     path, kind = getattr(args, name), kind_of(args, name)
     by = [column for column in dict.fromkeys(args.by) if column not in MADE and column != args.id]
     ids = [*filter(None, [args.id])]
-    by += [*filter(None, [args.cluster])]
+    by += [*filter(None, [args.cluster, args.weight])]
     groups, optional = (ids, by) if name == 'new' else (ids + by, ())
     texts = tuple(filter(None, [args.id, args.cluster]))
     with noting(path):
@@ -93,6 +97,12 @@ def _matched(old, new, args):
     check_same_samples(old, new, ids[0])
     return new
 
+def _weighted(old, new, args):
+    "Return both models with the samples of positive weight, the old one with the weights."
+    with naming(args.old, '--weight'):
+        weight = numbers_of(old.groups[args.weight])
+        return old.weighted(weight), new[(weight > 0).nonzero()[0]]
+
 def run_compare(args)->int:
     "Carry out `calibnb compare`; return its exit code, or None for 0."
     margins = _margins(args.margin)
@@ -106,6 +116,7 @@ def run_compare(args)->int:
     new = in_order(_read_model(args, 'new', old.classes), old, args.new)
     if args.id: new = _matched(old, new, args)
     if args.cluster: old = old.clustered(old.groups[args.cluster])
+    if args.weight: old, new = _weighted(old, new, args)
     found = compare_models(old, new, margins, args.by, least=args.least)
     if args.json: print(json.dumps(found.record(), indent=1), file=args.stdout)
     elif args.markdown: print(found.markdown())

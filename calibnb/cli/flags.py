@@ -134,7 +134,7 @@ def kind_in(args, name='file')->str|None:
 
 def _attributes(args):
     "Return the columns of slices and ids, which are not scores."
-    ids = [getattr(args, name, None) for name in ('id', 'cluster')]
+    ids = [getattr(args, name, None) for name in ('id', 'cluster', 'weight')]
     named = [*(getattr(args, 'by', None) or []), *filter(None, ids)]
     if not named: return ()
     from calibnb.evaluate.groups import MADE

@@ -8,7 +8,10 @@ __all__ = ['add_plan', 'run_plan']
 # %% ../../nbs/90_cli/03e_plan.ipynb #0856e011
 import json
 import sys
+from dataclasses import replace
 
+from .audit import numbers_of
+from ..core.reading import naming
 from calibnb.cli.flags import (
     add_columns, add_kind, add_stated, check_exists, column_names, kind_of, noting, settle_stated
 )
@@ -31,6 +34,8 @@ def add_plan(commands):
     plan.add_argument('--power', type=float, default=.8, help='share of audits that reach the goal (default: .8)')
     plan.add_argument('--bins', type=int, default=15, help='number of bins of the ECE (default: 15)')
     plan.add_argument('--seed', type=int, default=0, help='seed of the simulated audits (default: 0)')
+    plan.add_argument('--weight', metavar='COLUMN', help='column of sampling weights: a row stands for as many as its '
+                      'weight says')
     plan.add_argument('--json', action='store_true', help='print the plan as JSON')
     plan.set_defaults(renamed=dict(assumed_ece='--assume', n_bins='--bins'))
     return plan
@@ -46,12 +51,15 @@ def run_plan(args):
     from calibnb.evaluate.plan import labels_needed
     from calibnb.notebooks.parameters import check_seed
     check_seed(args.seed)
-    with noting(): read = read_columns(args.file, kind_of(args), columns=column_names(args))
+    columns, kind = column_names(args), kind_of(args)
+    if args.weight: columns = replace(columns, groups=(args.weight,))
+    with noting(): read = read_columns(args.file, kind, columns=columns)
+    with naming(args.file, '--weight'): weight = numbers_of(read.kept[args.weight]) if args.weight else None
     has_labels = args.target_col or any(is_called(name, 'label', 'other label') for name in stored_names(args.file))
     if read.target is None and has_labels:
         print('note: the labels cannot be read, so they are not used; calibnb audit says why', file=sys.stderr)
     probs = class_logits(read.logits).double().softmax(1)
     if read.logits.shape[1] == 1: probs = probs[:, 1:]
     found = labels_needed(probs, read.target, width=args.width, below=args.below, power=args.power,
-                          assumed_ece=args.assume, n_bins=args.bins, seed=args.seed)
+                          assumed_ece=args.assume, n_bins=args.bins, seed=args.seed, weight=weight)
     print(json.dumps(found.record(), indent=1) if args.json else found.text(), file=args.stdout)

@@ -18,6 +18,7 @@ from calibnb.evaluate.words import (
 )
 from ..metrics.bins import table_norm
 from ..metrics.measure import FORMATS, format_of
+from ..metrics.sampling_weights import linearized
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
@@ -42,8 +43,8 @@ def numbers(found:Evaluation)->dict[str, str]:
     if label: named['top-label ECE'] = f'{_percent(label.value)}   95 % interval {_range(label)}'
     given = found.scored[UNCALIBRATED]
     if given.stated:
-        correct = 1 - first['error'].value
-        named['correct'] = f'{_percent(correct)}   mean stated confidence {_percent(given.conf.mean())}'
+        correct, conf = 1 - first['error'].value, linearized(given.conf, given.weight).mean()
+        named['correct'] = f'{_percent(correct)}   mean stated confidence {_percent(conf)}'
     if not label and given.num_classes == 2:
         bins = given.of_one.bins(given.n_bins)
         interval = FORMATS['ece'].range(table_interval(bins, given.of_one.factor))

@@ -19,9 +19,11 @@ from ..core.checks import ENOUGH_ROWS, refuse_probs
 from ..core.folds import draw_folds, random_order
 from ..core.predictions import Predictions
 from ..core.runtime import in_threads
+from ..core.text import enumerated
 from ..metrics.bins import check_bins
 from ..metrics.measure import COLUMNS
 from ..metrics.registered import metrics as registered_metrics, registered_measures
+from ..metrics.sampling_weights import weighting_effect
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
 )
@@ -183,17 +185,26 @@ def check_sets(preds, val=None, folds=2, n_bins=(15,)):
             raise ValueError(f'folds: {folds}, want 2 or more folds of at least 2 of the {len(preds)} samples')
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #19eef558
-def _chosen(calibrators, K, n_fit):
+def _chosen(calibrators, K, n_fit, weighted=False):
     "Return {row: calibrator}, from simple to complex, and notes on omitted calibrators."
     if isinstance(calibrators, dict):
         if UNCALIBRATED in calibrators:
             raise ValueError(f'calibrators: {UNCALIBRATED!r} is the row of the network itself')
         return calibrators, []
-    if calibrators is None: names, notes = _default_calibrators(K, n_fit)
+    if calibrators is None and weighted: names, notes = _weighted_calibrators()
+    elif calibrators is None: names, notes = _default_calibrators(K, n_fit)
     else: names, notes = _sort_by_complexity([calibrators] if isinstance(calibrators, str) else list(calibrators)), []
     return {name: make_calibrator(name) for name in names}, notes
 
 _FOR_STATED = 'temperature', 'platt', 'isotonic', 'histogram'  # functions of one number
+
+def _weighted_calibrators():
+    "Return the default calibrators that are fitted with sampling weights, and a note on the others."
+    tried = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
+    takes = [name for name in tried if CALIBRATORS[name].takes_weight]
+    without = enumerated([name for name in tried if name not in takes and name != '+'])
+    return takes, [f'{without} are left out: they are not fitted with weights. Among those that are, svs and sms may '
+                   'be named in `calibrators` (--calibrator).']
 
 def _sort_by_complexity(names):
     "Sort names of calibrators from simple to complex; pipelines come last."
@@ -222,6 +233,13 @@ def check_metrics(names):
         if name in COLUMNS: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
         registered_metrics.find(name)
 
+def _weights_note(scored, fitted):
+    "Say what sampling weights change; `fitted`: calibrators are fitted with them, too."
+    effect = weighting_effect(scored.judged.residual, scored.weight)
+    return (f'Measures, {"fits, "*fitted}intervals and tests use sampling weights: for the calibration errors, '
+            f'{len(scored):,} samples are worth {len(scored)/effect:,.0f} of equal weight. Adaptive, smooth and '
+            'classwise ECE know no weights and are left out.')
+
 def _clusters_note(scored):
     "Say what clusters change."
     worth = len(scored)/scored.judged.effect
@@ -230,6 +248,8 @@ def _clusters_note(scored):
 
 def _registered_measures(names, preds, probs, seed):
     "Return the registered metrics of one row with intervals."
+    if preds.weight is not None and names:
+        raise ValueError(f'metrics: {names[0]!r}, but the samples have weights; want none of them')
     if preds.binary: probs = probs[:, -1]
     found = registered_measures(names, probs, preds.target.cpu(), seed=seed, stated=preds.stated)
     if preds.cluster is None: return found
@@ -257,8 +277,9 @@ def evaluate(
     these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
     `top_label_ece` refers to the predictions. For stated confidences (`Predictions.from_confidence`) there is no
     threshold: the error is the share of wrong answers, and the default is temperature scaling, Platt scaling, isotonic
-    regression and histogram binning. There are no sample weights, because intervals count samples. With clusters
-    (`Predictions.clustered`) intervals, floors and tests count clusters, and folds split none.
+    regression and histogram binning. With clusters (`Predictions.clustered`) intervals, floors and tests count
+    clusters, and folds split none. With sampling weights (`Predictions.weighted`) all measures are of the population,
+    calibrators without weights are left out of the default, and so are the calibration errors that know no weights.
 
     >>> from calibnb.core import Predictions
     >>> from calibnb.evaluate import evaluate
@@ -278,7 +299,8 @@ def evaluate(
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
     if calibrators is None and preds.stated: calibrators = _FOR_STATED
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
-    chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
+    weighted = (preds if val is None else val).weight is not None
+    chosen, notes = _chosen(calibrators, preds.num_classes, n_fit, weighted)
     uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)
     order = random_order(preds.logits, preds.target, seed) if fits.order is None else fits.order
@@ -288,11 +310,12 @@ def evaluate(
     found = _Comparison(preds, fits, measured, notes)
     with fits.bar, cached_temperatures():
         found.add(chosen)
-        if calibrators is None: found.add(_on_top(found, tie), on_top=True)
+        if calibrators is None and not weighted: found.add(_on_top(found, tie), on_top=True)
     if not found.fitted: how = 'no calibrator was fitted'
     elif val is None: how = f'calibrators cross-fitted in {len(fits.pairs)} folds'
     else: how = f'calibrators fitted on {n_fit:,} other samples'
     if preds.cluster is not None: found.notes.append(_clusters_note(found.scored[UNCALIBRATED]))
+    if preds.weight is not None: found.notes.append(_weights_note(found.scored[UNCALIBRATED], weighted))
     best = as_good_as_best(found.rows, found.scored, tie) | {name: [] for name in metrics}
     for row, measures in found.rows.items():
         if row == UNCALIBRATED: measures.update(uncalibrated)

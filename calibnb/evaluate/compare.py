@@ -43,11 +43,12 @@ def _differences(old, new, rows, level):
     unseen = [scores_of_a_miss(c, ~w, {name: each[i] for name, each in scores.items()}, probs[0].shape[1])
               for i, (c, w) in enumerate(zip(conf, wrong))]
     cluster = None if old.cluster is None else old.cluster[rows].unique(return_inverse=True)[1]
-    found = {name: mean_difference(*each, level, [one[name] for one in unseen], cluster)
+    design = dict(cluster=cluster, weight=None if old.weight is None else old.weight[rows])
+    found = {name: mean_difference(*each, level, [one[name] for one in unseen], **design)
              for name, each in scores.items()}
     found['nll'] = replace(found['nll'], seen=bool(wrong[0].any() or wrong[1].any()))
-    return dict(error=rate_difference(*wrong, level, cluster), **found,
-                ece=ece_difference(*binned, level=level, cluster=cluster))
+    return dict(error=rate_difference(*wrong, level, **design), **found,
+                ece=ece_difference(*binned, level=level, **design))
 
 def _amount(measure, value):
     "Format a difference with its unit."
@@ -76,6 +77,7 @@ class ModelComparison:
     slice_level: float                        # level of the intervals of slices, with Bonferroni's correction
     notes: list[str]                          # copied rows, and values of columns that are pooled or left out
     clusters: int|None = None                 # number of clusters that the intervals count
+    weighted: bool = False                    # True: measures and intervals use sampling weights
 
     def verdict(self, measure:str)->str:
         "Return the verdict on a measure over all samples, see `PairedDifference`."
@@ -132,8 +134,9 @@ class ModelComparison:
         "Explain the columns of the table."
         margins = ', '.join(f'{_name(name)} {_amount(name, m)}' for name, m in self.margins.items())
         in_clusters = f' in {self.clusters:,} clusters' if self.clusters else ''
+        weighted = ' with sampling weights' if self.weighted else ''
         return (f'difference: new minus old; the difference of the ECE is corrected for the bias of both values. '
-                f'margins: {margins}. {self.n:,} samples{in_clusters}.')
+                f'margins: {margins}. {self.n:,} samples{in_clusters}{weighted}.')
 
     def columns(self)->dict[str, list[str]]:
         "Return {heading: cells as text} of the table."
@@ -260,8 +263,9 @@ def compare_models(
 
     For binary predictions, the ECE judges P(y = 1). For stated confidences, each model has its own correct answers to
     the same questions. The intervals of slices are corrected by Bonferroni's method. If `old` has clusters
-    (`Predictions.clustered`), intervals count clusters; copies of a row are a cluster. Raises ValueError for an unknown
-    measure or column and, except for stated confidences, if the labels of the two models differ.
+    (`Predictions.clustered`), intervals count clusters; copies of a row are a cluster. If `old` has sampling weights
+    (`Predictions.weighted`), the measures are of the population. Raises ValueError for an unknown measure or column
+    and, except for stated confidences, if the labels of the two models differ.
 
     >>> from calibnb.core import Predictions
     >>> from calibnb.evaluate import compare_models
@@ -284,4 +288,4 @@ def compare_models(
     slices = {name: _differences(old, new, np.flatnonzero(inside), level) for name, inside in rows.items()}
     return ModelComparison(len(old), _differences(old, new, slice(None), .95), margins, slices, level,
                            notes + [g.note for g in found if g.note],
-                           None if old.cluster is None else int(old.cluster.max()) + 1)
+                           None if old.cluster is None else int(old.cluster.max()) + 1, old.weight is not None)

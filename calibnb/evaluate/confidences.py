@@ -6,15 +6,18 @@
 __all__ = ['Confidences', 'table_interval', 'ece_text']
 
 # %% ../../nbs/40_evaluate/03a_confidences.ipynb #c0f1d006
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import Tensor
 
-from ..metrics.bins import ReliabilityBins, mass_table, table_norm, width_bins
+from calibnb.metrics.bins import (
+    ReliabilityBins, bin_ids, bin_sums, mass_table, scatter_sums, table_norm, width_bins, width_table
+)
 from ..metrics.clusters import design_effect, variance_factor
-from ..metrics.intervals import calibration_in_the_large_p, gap_interval
+from ..metrics.intervals import calibration_in_the_large_p, consistent_errors, gap_interval
 from ..metrics.measure import FORMATS
+from ..metrics.sampling_weights import linearized, weighting_effect
 from ..metrics.smoothing import smooth_curve
 
 # %% ../../nbs/40_evaluate/03a_confidences.ipynb #c0f1d008
@@ -35,6 +38,7 @@ class Confidences:
     hit:Tensor   # (N,) bool
     event:str='label' # 'label', 'binary' (P(y = 1)) or 'stated' (confidence)
     cluster:Tensor|None=None # (N,) int64, every number from 0 occurs; None: samples are independent
+    weight:Tensor|None=None  # (N,) float64 sampling weights above 0; None: every weight is 1
 
     def __len__(self): return len(self.conf)
     @cached_property
@@ -42,13 +46,22 @@ class Confidences:
         "(N,) float64, hit minus confidence."
         return self.hit.double() - self.conf
     @cached_property
+    def weighted_residual(self)->Tensor:
+        "(N,) float64 numbers whose mean is the weighted mean of the residuals, see `linearized`."
+        return linearized(self.residual, self.weight)
+    @cached_property
     def effect(self)->float:
         "The design effect of the clusters on the mean residual; 1 without clusters, see `metrics.clusters`."
-        return 1. if self.cluster is None else design_effect(self.residual, self.cluster)
+        return 1. if self.cluster is None else design_effect(self.weighted_residual, self.cluster)
     @cached_property
     def factor(self)->float:
         "The factor of the variance in an interval: `effect`, times a number above 1 if there are few clusters."
-        return variance_factor(self.residual, self.cluster)
+        return variance_factor(self.weighted_residual, self.cluster)
+    @property
+    def frequencies(self)->Tensor|None:
+        "(N,) float64 weights with the sum that all samples are worth, for functions that count frequencies; or None."
+        if self.weight is None: return None
+        return self.weight/self.weight.mean()/weighting_effect(self.residual, self.weight)
     @property
     def words(self)->tuple[str, str, str]:
         "The names of the confidence, of the share of hits, and of the rows that are misses."
@@ -56,7 +69,24 @@ class Confidences:
 
     def bins(self, n_bins:int=15)->ReliabilityBins:
         "Return the count, accuracy and mean confidence of `n_bins` equal-width bins."
-        return width_bins(self.conf, self.hit, n_bins)
+        if self.weight is None: return width_bins(self.conf, self.hit, n_bins)
+        weight = self.weight/self.weight.mean()
+        table = width_table(bin_sums(bin_ids(self.conf, n_bins), self.conf, self.hit, n_bins, weight))
+        return replace(table, worth=self._worth(table.mass, table.acc))
+    def _worth(self, mass, rate):
+        """Return the (M,) numbers of independent samples that bins of this `mass` are worth at a `rate` of hits.
+
+        If hits have the typical weight a and misses b, the rate r has the variance r(1 - r)(a(1 - r) + br)/mass."""
+        assert self.weight is not None
+        ids, weight = bin_ids(self.conf, len(mass)), self.weight/self.weight.mean()
+        a, b = (_typical_weights(ids, weight*of, len(mass), weight) for of in (self.hit, ~self.hit))
+        return mass/(a*(1 - rate) + b*rate).nan_to_num(1.)
+    def by_chance(self, n_bins:int=15, seed:int=0)->Tensor:
+        "Return (1000,) simulated ECEs of a calibrated model with these confidences, without clusters."
+        table = self.bins(n_bins)
+        if self.weight is None: return consistent_errors(table.conf, table.count, seed=seed)
+        size = self._worth(table.mass, table.conf)
+        return consistent_errors(table.conf, size, seed=seed, weight=table.weight)
     def ece(self,
         n_bins:int=15,
         norm:str='l1',  # 'l1'; 'l2': root mean square; 'max': the MCE
@@ -64,29 +94,41 @@ class Confidences:
         "Return the expected calibration error."
         return table_norm(self.bins(n_bins), norm).item()
     def ada_ece(self, n_bins:int=15)->float:
-        "Return the adaptive ECE, i.e. the ECE with equal-mass bins."
+        "Return the adaptive ECE, i.e. the ECE with equal-mass bins, which knows no weights."
         return table_norm(mass_table(self.conf, self.hit, n_bins)).item()
     def mean_p(self)->float:
         "Return the p value of a z test for mean confidence = share of hits."
-        return calibration_in_the_large_p(self.conf, self.hit, self.factor)
+        factor = self.factor*weighting_effect(self.residual, self.weight)
+        return calibration_in_the_large_p(self.conf, self.hit, factor, self.weight)
     def ece_text(self, n_bins:int=15)->str:
         "Format the ECE in percent, with its 95 % interval."
         return ece_text(self.bins(n_bins), self.factor)
     def diagram(self, n_bins:int=15)->dict:
         "Return arguments for `plots.reliability_diagram`: bins, smooth curve, ECE with its interval, and axis labels."
         note = f'ECE {self.ece_text(n_bins)}\n{n_bins} bins, n = {len(self):,}'
-        return dict(bins=self.bins(n_bins), curve=smooth_curve(self.conf, self.hit), note=note,
+        return dict(bins=self.bins(n_bins), curve=smooth_curve(self.conf, self.hit, weight=self.weight), note=note,
                     axis_labels=self.words[:2])
+
+_SHARED = 2  # samples of the typical weight of all bins that each bin has in addition
+
+def _typical_weights(ids, part, n_bins, weight):
+    """Return the (M,) mean weights of a sample of the population in each bin, the sum of w² over the sum of w.
+
+    `part` has the weights of the hits or of the misses, else 0; a bin with few of them takes the mean of all bins."""
+    of_all = part if part.any() else weight
+    typical = of_all.square().sum()/of_all.sum()
+    squares, sums = scatter_sums(ids, n_bins, [part.square(), part])
+    return (squares + _SHARED*typical**2)/(sums + _SHARED*typical)
 
 def table_interval(table:ReliabilityBins, factor:float=1., seed:int=0)->tuple[float, float]:
     "Return the 95 % interval of the ECE of a table of bins; `factor` is as in `ece_text`."
-    return gap_interval(table.gap, table.acc, table.count.double()/factor, table.weight, seed=seed)
+    return gap_interval(table.gap, table.acc, table.size/factor, table.weight, seed=seed)
 
 def ece_text(
     table:ReliabilityBins,
     factor:float=1., # by which clusters raise the variance, see `metrics.clusters`
 )->str:
-    """Format the ECE of a table in percent, with its 95 % interval unless samples are weighted.
+    """Format the ECE of a table in percent, with its 95 % interval unless weights are frequencies.
 
     >>> from calibnb.evaluate import ece_text
     >>> from calibnb.metrics import reliability_bins
@@ -94,5 +136,5 @@ def ece_text(
     '30.00 %'
     """
     ece = FORMATS['ece'].percent(table_norm(table).item())
-    if table.mass is not None: return ece
+    if table.mass is not None and table.worth is None: return ece
     return f'{ece} ({FORMATS["ece"].range(table_interval(table, factor))})'

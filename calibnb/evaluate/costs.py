@@ -14,6 +14,7 @@ import torch
 
 from ..core.folds import random_order
 from ..core.text import html_table, html_text
+from ..metrics.sampling_weights import linearized
 from calibnb.metrics.decisions import (
     DecisionCurve, benefit_of_samples, cheapest_threshold, cost_of_samples, cost_threshold, decision_curve
 )
@@ -80,10 +81,10 @@ class Decisions:
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
         y, probs = given.target == 1, {name: one.of_one.conf for name, one in scored.items()}
         order = random_order(probs[UNCALIBRATED][:, None], y, seed)
-        resamples = resamples_of(given.cluster, len(y), n_boot, seed, order), given.cluster
+        resamples = resamples_of(given.cluster, len(y), n_boot, seed, order), given.cluster, given.weight
         costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])
         thresholds = sorted({*CHOSEN_THRESHOLDS, cost_threshold(cost_fp, cost_fn)})
-        curves = {name: decision_curve(p, y) for name, p in probs.items()}
+        curves = {name: decision_curve(p, y, sample_weight=given.weight) for name, p in probs.items()}
         rows = _threshold_rows(probs, y, thresholds, resamples)
         return cls(cost_fp, cost_fn, len(y), costs, saved, rows, curves, given.stated)
 
@@ -130,10 +131,11 @@ def _means(of_labels, y, p, resampling):
     """Return the V means of (V, N) numbers over the samples, and their 95 % intervals.
 
     `of_labels(y)` returns the numbers for labels y. A small set may lack a sample whose label is the unlikely one.
-    `resampling` is a pair, the resamples and the clusters or None."""
-    (resamples, cluster), values, weight = resampling, of_labels(y), (y.double() - p).abs()
-    unseen = of_labels(~y) @ weight/weight.sum().clamp_min(1e-300)
-    return values.mean(1).tolist(), intervals_of_means(values, unseen, resamples, cluster)
+    `resampling` has the resamples, the clusters or None, and the sampling weights or None."""
+    (resamples, cluster, weight), unlikely = resampling, (y.double() - p).abs()
+    values = torch.stack([linearized(row, weight) for row in of_labels(y)])
+    unseen = of_labels(~y) @ unlikely/unlikely.sum().clamp_min(1e-300)
+    return values.mean(1).tolist(), intervals_of_means(values, unseen, resamples, cluster, weight)
 
 def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
     "Return `costs` and `saved` of `Decisions`; `probs` has the P(y = 1) of each row."
@@ -147,7 +149,8 @@ def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
     rows = [dict(name=name, cost=value, interval=interval)
             for name, value, interval in zip(rules, *_means(costs, y, p, resamples))]
     for row, p in zip(rows, probs.values()):
-        row['best_threshold'], row['best_cost'] = cheapest_threshold(p, y, cost_fp, cost_fn)
+        best = cheapest_threshold(p, y, cost_fp, cost_fn, sample_weight=resamples[-1])
+        row['best_threshold'], row['best_cost'] = best
     if len(probs) == 1: return rows, None
     (value,), (interval,) = _means(saving, y, p, resamples)
     return rows, dict(value=value, interval=interval)
@@ -155,7 +158,7 @@ def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
 def _threshold_rows(probs, y, thresholds, resamples):
     "Return `thresholds` of `Decisions`; `probs` has the P(y = 1) of each row."
     t = torch.tensor(thresholds, dtype=torch.float64, device='cpu')
-    curves = [decision_curve(p, y, t) for p in probs.values()]
+    curves = [decision_curve(p, y, t, sample_weight=resamples[-1]) for p in probs.values()]
     rows = [dict(threshold=one, treat_all=everybody, before=before) for one, everybody, before in
             zip(thresholds, curves[0].treat_all.tolist(), curves[0].model.tolist())]
     if len(probs) == 1: return rows

@@ -82,7 +82,7 @@ class Bias:
 def biases(scored:Scored)->list[Bias]:
     "Return the mean probabilities that are significantly too high or too low."
     tested = _means_to_test(scored)
-    found = {of: -judged.residual.mean().item() for of, judged in tested.items()
+    found = {of: -judged.weighted_residual.mean().item() for of, judged in tested.items()
              if judged.mean_p() < .05/(1 + len(tested))}
     return [Bias(of, value, len(found) == 1) for of, value in found.items()]
 

@@ -28,6 +28,7 @@ from ..metrics.bins import check_bins, width_bins
 from ..metrics.intervals import check_resamples, holm, calibration_in_the_large_p
 from ..metrics.measure import FORMATS, Measure
 from ..metrics.rare import bias_interval
+from ..metrics.sampling_weights import refuse_weights
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #2d76cb64
 MADE = 'predicted_class', 'confidence_band'  # names of groupings that need no column
@@ -413,7 +414,7 @@ def slices(
     """Measure the calibration of slices, and test which slices differ from the whole; p values are corrected.
 
     For binary predictions the confidence is P(y = 1), and a hit is y = 1; for stated confidences a hit is a correct
-    answer. Raises ValueError for an unknown column.
+    answer. Raises ValueError for an unknown column, and for sampling weights, which slices do not count.
 
     >>> from calibnb.core import Predictions
     >>> from calibnb.evaluate import slices
@@ -424,6 +425,7 @@ def slices(
     """
     check_bins(n_bins)
     if permutations is not None: check_resamples(permutations, 'permutations')
+    refuse_weights(preds.weight, 'preds')
     found = groupings(preds, by, least)
     if find: found = _named_apart(found + crossed([g for g in found if not g.banded], least))
     conf, hit = (preds.probs[:, 0], preds.target == 1) if preds.binary else (preds.conf, preds.hit)

@@ -27,6 +27,7 @@ from calibnb.metrics.intervals import (
 from ..metrics.measure import Measure
 from ..metrics.rare import mean_intervals
 from ..metrics.clusters import few_clusters, together, variance_factor
+from ..metrics.sampling_weights import linearized
 from ..metrics.truth import resampled_truth_error
 from ..posthoc.problems import problem_of
 from .floors import ConfidenceHistogram, classwise_floor, ece_floor
@@ -61,6 +62,7 @@ class Scored:
     classes:Tensor # (4, K, M) float64 from `class_sums`; K is 1 for stated confidences
     one:Tensor|None=None # (N,) float64 P(y = 1) of binary predictions
     cluster:Tensor|None=None # (N,) int64 number of the cluster of each sample, see `Predictions.clustered`
+    weight:Tensor|None=None  # (N,) float64 sampling weights, see `Predictions.weighted`
 
     @classmethod
     def of_probs(cls,
@@ -97,7 +99,7 @@ class Scored:
         tolerance = edge_tolerance(preds.given) if calibrator is None and preds.given is not None else None
         form = dict(binary=preds.binary and not preds.stated, stated=preds.stated, tolerance=tolerance)
         scored = cls.joined(cls.of_probs(*probs_of(chunk, calibrator), n_bins, **form) for chunk in chunks)
-        return scored if preds.cluster is None else replace(scored, cluster=preds.cluster)
+        return replace(scored, cluster=preds.cluster, weight=preds.weight)
 
     @classmethod
     def joined(cls,
@@ -110,7 +112,7 @@ class Scored:
             classes = classes + part.classes
             kept.append(replace(part, classes=None))
         def join(get): return concatenate([get(part) for part in kept], order)
-        columns = {name: join(attrgetter(name)) for name in ('pred', 'target', 'conf', 'one', 'cluster')}
+        columns = {name: join(attrgetter(name)) for name in ('pred', 'target', 'conf', 'one', 'cluster', 'weight')}
         scores = {name: join(lambda part: part.scores[name]) for name in MEAN_SCORES}
         return cls(classes=classes, scores=scores, **columns)
 
@@ -125,8 +127,8 @@ class Scored:
         return self.pred == self.target
     @property
     def nll(self):
-        "(N,) float64 NLL of each sample in nats."
-        return self.scores['nll']
+        "(N,) float64 NLL of each sample in nats; with weights as in `per_sample`."
+        return linearized(self.scores['nll'], self.weight)
     @property
     def binary(self):
         "True for binary predictions, but not for stated confidences."
@@ -142,13 +144,13 @@ class Scored:
     @cached_property
     def of_label(self)->Confidences:
         "The probability of the prediction, or the stated confidence, against correctness."
-        return Confidences(self.conf, self.hit, 'stated' if self.stated else 'label', self.cluster)
+        return Confidences(self.conf, self.hit, 'stated' if self.stated else 'label', self.cluster, self.weight)
     @cached_property
     def of_one(self)->Confidences:
         "P(y = 1) of one or two columns against y == 1; rounded because 1 - .8 is less than .2 in floating point."
         one = self.one
         if one is None: one = torch.where(self.pred == 1, self.conf, (1 - self.conf).round(decimals=12))
-        return Confidences(one, self.target == 1, 'binary', self.cluster)
+        return Confidences(one, self.target == 1, 'binary', self.cluster, self.weight)
     @property
     def judged(self)->Confidences:
         "The confidences that the calibration errors judge: `of_one` for binary predictions, else `of_label`."
@@ -172,8 +174,11 @@ class Scored:
         number, hits, confs, _ = self.classes
         return ((hits - confs).abs().sum()/number.sum()).item()
     def per_sample(self)->dict[str, Tensor]:
-        "Return {name: (N,) float64} for the error and the scores of each sample."
-        return dict(error=(~self.hit).double(), **self.scores)
+        """Return {name: (N,) float64} for the error and the scores of each sample.
+
+        With weights, the mean of these numbers is the weighted mean, see `linearized`."""
+        each = dict(error=(~self.hit).double(), **self.scores)
+        return {name: linearized(values, self.weight) for name, values in each.items()}
     def scores_of_a_miss(self)->dict[str, float]:
         "Return the scores to expect of a misclassified sample, see `metrics.rare`."
         return scores_of_a_miss(self.conf, self.hit, self.scores, self.num_classes)
@@ -196,9 +201,9 @@ def concatenate(
     return values if order is None else torch.empty_like(values).index_copy_(0, order, values)
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #741c428e
-def intervals_of_means(values, unseen, resamples, cluster=None):
-    "Return `mean_intervals`, with ends further from the mean if there are few clusters."
-    intervals = mean_intervals(values, unseen, resamples, together=together(cluster))
+def intervals_of_means(values, unseen, resamples, cluster=None, weight=None):
+    "Return `mean_intervals` of (linearized) values, with ends further from the mean if there are few clusters."
+    intervals = mean_intervals(values, unseen, resamples, together=together(cluster, weight))
     if cluster is None: return intervals
     wider = few_clusters(int(cluster.max()) + 1)
     means = [v.mean().item() for v in values]
@@ -220,8 +225,11 @@ def _high(errors): return errors.quantile(.95).item()
 
 def _ece(judged, n_bins, seed):
     "Return the ECE with `n_bins` equal-width bins as a Measure."
-    floor = judged.effect**.5*ece_floor(judged.conf, n_bins)
-    return binned(judged.bins(n_bins), n_bins, floor, seed, factor=judged.factor)
+    if judged.weight is None: errors, floor = None, ece_floor(judged.conf, n_bins)
+    else:
+        errors = judged.by_chance(n_bins, seed)
+        floor = errors.mean().item()
+    return binned(judged.bins(n_bins), n_bins, judged.effect**.5*floor, seed, errors, judged.factor)
 
 def _smooth(judged, simulated, seed):
     "Return the smooth ECE as a Measure; `simulated` are (draws,) errors of a calibrated model."
@@ -232,9 +240,10 @@ def _smooth(judged, simulated, seed):
     return Measure.of(value, len(judged), norm_interval(**noise), floor=floor, floor_high=high)
 
 def _calibration_errors(scored, more_bins, draws, seed):
-    "Return {measure: Measure} of ECE, adaptive ECE and smooth ECE."
+    "Return {measure: Measure} of ECE, adaptive ECE and smooth ECE; with weights only of the ECE."
     judged, n_bins = scored.judged, scored.n_bins
     found = {'ece' if M == n_bins else f'ece_{M}': _ece(judged, M, seed) for M in (n_bins, *more_bins)}
+    if scored.weight is not None: return found
     histogram = ConfidenceHistogram(judged.conf, {}, dict(ada_ece=n_bins))
     simulated = histogram.errors(draws, seed)
     tied = None if histogram.first_ties is None else simulated['ada_ece']  # bins that share hits are not drawn alone
@@ -244,15 +253,15 @@ def _calibration_errors(scored, more_bins, draws, seed):
 
 def _means(scored, resamples):
     "Return {measure: Measure} of the means: exact interval of the error, bootstrap of the scores."
-    error = scored.per_sample()['error']
-    n, misses = len(scored), error.sum()
-    factor = variance_factor(error, scored.cluster)
-    misses, count = torch.tensor([[misses], [n]], dtype=torch.float64, device='cpu')/factor
+    each = scored.per_sample()
+    error, n = each.pop('error'), len(scored)
+    factor = variance_factor((~scored.hit).double(), scored.cluster, weight=scored.weight)
+    misses, count = torch.tensor([[error.sum()], [n]], dtype=torch.float64, device='cpu')/factor
     low, high = proportion_interval(misses, count)
     unseen = torch.tensor([*scored.scores_of_a_miss().values()], dtype=torch.float64, device='cpu')
-    intervals = intervals_of_means(torch.stack([*scored.scores.values()]), unseen, resamples, scored.cluster)
+    intervals = intervals_of_means(torch.stack([*each.values()]), unseen, resamples, scored.cluster, scored.weight)
     return dict(error=Measure.of(error.mean(), n, (low.item(), high.item()))) | {
-        name: Measure.of(values.mean(), n, ends) for (name, values), ends in zip(scored.scores.items(), intervals)}
+        name: Measure.of(values.mean(), n, ends) for (name, values), ends in zip(each.items(), intervals)}
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #e556447e
 def resamples_of(cluster, n, n_boot, seed, order=None)->Resamples:
@@ -282,7 +291,7 @@ def measure_all(
 
     An infinite NLL has the value None. For binary predictions, ece, ada_ece and smooth_ece measure P(y = 1), and
     top_label_ece replaces classwise_ece. Stated confidences have neither of these two. With clusters, intervals, floors
-    and p values count clusters.
+    and p values count clusters. With sampling weights, ada_ece, smooth_ece and classwise_ece are left out.
 
     >>> from calibnb.core import Predictions
     >>> from calibnb.evaluate import Scored, measure_all
@@ -294,7 +303,7 @@ def measure_all(
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     if resamples is None: resamples = resamples_of(scored.cluster, len(scored), n_boot, seed)
     found = _means(scored, resamples) | _calibration_errors(scored, more_bins, draws, seed)
-    if scored.stated: return found
+    if scored.stated or scored.weight is not None and not scored.binary: return found
     if scored.binary: return found | dict(top_label_ece=_ece(scored.of_label, scored.n_bins, seed))
     return found | dict(classwise_ece=_classwise(scored, seed))
 

@@ -37,7 +37,9 @@ def _diagram(scored, n_bins, known):
     `known`: the row numbers of the samples in the file are known; they are not for a random part of the file."""
     judged = scored.judged
     table, ids, factor = judged.bins(n_bins), bin_ids(judged.conf, n_bins).long(), judged.factor
-    lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round()/factor, table.count.double()/factor)
+    hits = table.acc.nan_to_num()*table.size
+    if judged.weight is None: hits = hits.round()
+    lo, hi = proportion_interval(hits/factor, table.size/factor)
     bins = []
     for i in range(n_bins):
         n = table.count[i].item()
@@ -54,7 +56,8 @@ _PLACES = 200  # of the curve without bins, at most
 
 def _curve(scored):
     "Return the reliability curve without bins, with the band of a calibrated model, at some of its places."
-    curve = corp_curve(scored.judged.conf, scored.judged.hit.long())
+    judged = scored.judged
+    curve = corp_curve(judged.conf, judged.hit.long(), sample_weight=judged.frequencies)
     chosen = torch.linspace(0, len(curve.at) - 1, min(_PLACES, len(curve.at)), dtype=torch.float64, device='cpu').long()
     return {name: [*map(_short, getattr(curve, name)[chosen])] for name in ('at', 'value', 'low', 'high')}
 

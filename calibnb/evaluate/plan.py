@@ -14,9 +14,13 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 
-from ..metrics.bins import bin_ids, check_bins, width_bins
+from ..core.predictions import check_sampling_weights
+from .checks import round_up
+from .confidences import Confidences, table_interval
+from ..metrics.bins import bin_ids, check_bins, hit_variance, table_norm
 from ..metrics.intervals import gap_interval
 from ..metrics.samples import check_samples
+from ..metrics.sampling_weights import effective_size, weighting_effect
 
 # %% ../../nbs/40_evaluate/14_plan.ipynb #879f722a
 _CELLS = 8        # number of cells per bin
@@ -29,11 +33,12 @@ class _Cells:
     conf:np.ndarray   # (M*_CELLS,) mean confidence; 0 if empty
 
     @classmethod
-    def of(cls, conf, n_bins):
-        "Make the histogram of (N,) confidences."
+    def of(cls, conf, n_bins, weight=None):
+        "Make the histogram of (N,) confidences with (N,) sampling weights or None."
         ids, size = bin_ids(conf, n_bins*_CELLS), n_bins*_CELLS
-        count, total = torch.bincount(ids, minlength=size), torch.bincount(ids, conf, minlength=size)
-        return cls((count.double()/len(conf)).numpy(), (total/count.clamp_min(1)).numpy())
+        weight = torch.ones_like(conf) if weight is None else weight
+        count, total = torch.bincount(ids, weight, size), torch.bincount(ids, conf*weight, size)
+        return cls((count/weight.sum()).numpy(), torch.where(count > 0, total/count, 0.).numpy())
 
     def intervals(self,
         rate,   # (M*_CELLS,) probability of a hit in each cell
@@ -59,10 +64,9 @@ def _off_by(conf, points):
     "Return probabilities of hits that are `points` percentage points closer to 1/2 than the confidences."
     return np.clip(conf - np.sign(conf - .5)*points/100, 0, 1)
 
-def _as_observed(cells, conf, hit, n_bins):
+def _as_observed(cells, table):
     "Return the probability of a hit in each cell: the confidence plus the observed gap of the bin, without its noise."
-    table = width_bins(conf, hit, n_bins)
-    gap, noise = table.gap.nan_to_num(0), (table.noise/table.count).nan_to_num(0)
+    gap, noise = table.gap.nan_to_num(0), (hit_variance(table.acc, table.size)/table.size).nan_to_num(0)
     shrunk = gap*(1 - noise/gap.square()).nan_to_num(0).clamp_min(0).sqrt()
     return np.clip(cells.conf + shrunk.numpy().repeat(_CELLS), 0, 1)
 
@@ -99,6 +103,7 @@ class LabelsNeeded:
     n_bins:int
     assumed:dict      # assumption -> number of labels; None if no number of labels up to 1e9 suffices
     now:dict|None     # n, ece and interval (in percent) of the given labels; None without labels
+    weighted:bool=False # True: the samples have sampling weights
 
     @property
     def n(self)->int|None:
@@ -114,7 +119,8 @@ class LabelsNeeded:
         each = {name: f'{n:,}' if n else 'cannot be reached' for name, n in self.assumed.items()}
         lines = [f'  {"if " + name:{size + 3}}  {n:>13}' for name, n in each.items()]
         how = (f'95 % intervals as of `calibnb audit`, {self.n_bins} bins; {100*self.power:g} of 100 simulated audits\n'
-               'reach the goal. The samples to label must be a random part of those in use.')
+               'reach the goal. The samples to label must be '
+               + ('drawn with the same weights.' if self.weighted else 'a random part of those in use.'))
         lines = [head, '', *lines, '', how]
         if self.now:
             low, high = self.now['interval']
@@ -150,10 +156,12 @@ def labels_needed(
     n_bins:int=15,
     draws:int=300,         # simulated audits per number of labels
     seed:int=0,
+    weight=None,           # (N,) sampling weights, see `Predictions.weighted`; None: every weight is 1
 )->LabelsNeeded:
     """Return the number of labels needed for an interval of the ECE, from simulated audits with the given confidences.
 
-    For a single column, the ECE judges P(y = 1). Raises ValueError for an invalid goal or invalid probabilities.
+    For a single column, the ECE judges P(y = 1). With sampling weights, the ECE is that of the population, and the
+    samples to label are drawn with the same weights. Raises ValueError for an invalid goal, probability or weight.
 
     >>> import torch
     >>> from calibnb.evaluate import labels_needed
@@ -167,14 +175,18 @@ def labels_needed(
     if draws < 100: raise ValueError(f'draws: {draws}, want at least 100')
     samples = check_samples(probs, target, labelled=target is not None)
     conf = samples.probs.amax(1).double().cpu().clamp(0, 1)
-    cells, hit = _Cells.of(conf, n_bins), None if target is None else samples.pairs[1].cpu()
+    hit = None if target is None else samples.pairs[1].cpu()
+    conf, hit, weight = _of_positive_weight(conf, hit, weight)
+    cells, effect = _Cells.of(conf, n_bins, weight), 1. if weight is None else len(weight)/effective_size(weight)
     rates, now = {'the model is calibrated': cells.conf}, None
     goal = (width or below or 0.)/100
     default_points = [width, 5*width] if width else [50*goal]
     points = default_points if assumed_ece is None else [assumed_ece]
     if hit is not None:
-        rates['bins are off as these labels show'] = _as_observed(cells, conf, hit, n_bins)
-        now = _now(conf, hit, n_bins)
+        judged = Confidences(conf, hit, weight=weight)
+        effect, table = weighting_effect(judged.residual, weight), judged.bins(n_bins)
+        rates['bins are off as these labels show'] = _as_observed(cells, table)
+        now = dict(n=len(conf), ece=100*table_norm(table).item(), interval=[100*end for end in table_interval(table)])
     if hit is None or assumed_ece is not None:
         for point in points:
             if 0 < point <= 50: rates[f'confidences are off by {_points(point)}'] = _off_by(cells.conf, point)
@@ -185,7 +197,15 @@ def labels_needed(
         return np.quantile(reached, power) - goal
     assumed = {name: None if _is_above(cells, rate, below) else _search(partial(missed, rate=rate))
                for name, rate in rates.items()}
-    return LabelsNeeded(width, below, power, n_bins, assumed, now)
+    if weight is not None: assumed = {name: n and round_up(n*effect) for name, n in assumed.items()}
+    return LabelsNeeded(width, below, power, n_bins, assumed, now, weight is not None)
+
+def _of_positive_weight(conf, hit, weight):
+    "Check sampling weights, and leave out the samples of weight 0."
+    weight = check_sampling_weights(weight, len(conf))
+    if weight is None: return conf, hit, None
+    kept = weight > 0
+    return conf[kept], None if hit is None else hit[kept], weight[kept]
 
 def _is_above(cells, rate, below):
     "Return True if the true binned error is not below the bound; then no number of labels reaches the goal."
@@ -193,9 +213,4 @@ def _is_above(cells, rate, below):
     gaps = (cells.share*(rate - cells.conf)).reshape(-1, _CELLS).sum(1)
     return abs(gaps).sum() >= below/100
 
-def _now(conf, hit, n_bins):
-    "Return the number of labels, and the ECE and its interval in percent."
-    table = width_bins(conf, hit, n_bins)
-    ece = (table.weight*table.gap.abs()).nansum().item()
-    interval = gap_interval(table.gap, table.acc, table.count, table.weight)
-    return dict(n=len(conf), ece=100*ece, interval=[100*end for end in interval])
+

@@ -15,6 +15,7 @@ import torch
 from ..metrics.bins import bin_ids
 from ..metrics.clusters import cluster_sums
 from ..metrics.intervals import holm, z_quantile
+from ..metrics.sampling_weights import linearized
 from .measures import Scored
 
 # %% ../../nbs/40_evaluate/06_ranking.ipynb #31ecf12e
@@ -24,9 +25,10 @@ def signed_residuals(
 )->torch.Tensor: # (N,) float64
     "Return the residuals of the samples, signed so that their mean is the ECE with `scored.n_bins` bins."
     judged = scored.of_label if top_label else scored.judged
-    ids, residual = bin_ids(judged.conf, scored.n_bins).long(), judged.residual
-    gaps = torch.zeros(scored.n_bins, dtype=torch.float64, device='cpu').index_add_(0, ids, residual)
-    return gaps.sign()[ids]*residual
+    ids, residual, weight = bin_ids(judged.conf, scored.n_bins).long(), judged.residual, judged.weight
+    gaps = torch.zeros(scored.n_bins, dtype=torch.float64, device='cpu')
+    gaps.index_add_(0, ids, residual if weight is None else weight*residual)
+    return linearized(gaps.sign()[ids]*residual, weight)
 
 def _covariance(values, cluster=None):
     "Return the (R, R) covariance of the means of R tensors of N numbers each, whose clusters are independent."

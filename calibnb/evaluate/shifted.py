@@ -14,6 +14,7 @@ from ..core.predictions import Predictions, impossible_labels_text
 from ..metrics.bins import check_bins
 from ..metrics.measure import FORMATS
 from ..metrics.paired import mean_difference
+from ..metrics.sampling_weights import refuse_weights
 from ..posthoc import Composed
 from .measures import Scored
 from .choice import UNCALIBRATED
@@ -156,6 +157,8 @@ def evaluate_shifted(
     >>> carried.rows['temperature'].gain > 0
     True
     """
+    refuse_weights(preds.weight, 'preds')
+    refuse_weights(shifted.weight, 'shifted')
     check_shifted(preds, shifted, folds)
     check_bins(n_bins)
     if shifted.cluster is None: shifted = shifted.clustered(shifted.copies)  # copies go into one fold, and count once

@@ -15,6 +15,7 @@ from .table import Evaluation
 from ..metrics.corp import corp_decompositions
 from ..metrics.ood import auroc_of_scores
 from ..metrics.recalibration import NO_COEFFICIENT, calibration_indices, calibration_slope
+from ..metrics.sampling_weights import refuse_weights
 
 # %% ../../nbs/40_evaluate/06d_slopes.ipynb #2568f94c
 _SMOOTHER = 'distances to a smooth curve, a restricted cubic spline on the log-odds'
@@ -26,7 +27,8 @@ class Slopes:
 
     @classmethod
     def of(cls, found:Evaluation)->'Slopes':
-        "Compute them from the samples of an evaluation; raise ValueError if only one outcome occurs."
+        "Compute them from an evaluation; raise ValueError if only one outcome occurs, and for sampling weights."
+        refuse_weights(found.scored[UNCALIBRATED].weight, 'found')
         rows = {row: _numbers(found.scored[row]) for row in dict.fromkeys([UNCALIBRATED, found.recommended])}
         conf = found.scored[UNCALIBRATED].judged.conf
         if conf.max() - conf.min() < 1e-6:  # one score: after cross-fitting, only folds differ

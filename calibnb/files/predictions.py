@@ -53,7 +53,7 @@ def read_predictions(
     return _predictions(labelled, kind, eps, target_path or path)
 
 def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(), needed=True):
-    "Return unchecked scores, labels, class names, and groups (None unless `needed`)."
+    "Return unchecked scores, labels, class names, and the groups that the file has, or None."
     if names.drop_missing and target_path:
         raise ValueError('drop_missing: the labels are in a file of their own; want scores and labels in one file')
     def read(names, pos_label): return _read_labelled_once(path, kind, target_path, pos_label, names, needed)
@@ -71,7 +71,7 @@ def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
         score_names = replace(names, target='', classes=tuple(distinct_labels(labels)[0]))
     with naming(path):
         contents, scores, header = read_scores(path, kind, score_names, needed, labelled=not target_path)
-        of_groups = {name: np.asarray(values) for name, values in contents.groups.items()} if needed else {}
+        of_groups = {name: np.asarray(values) for name, values in contents.groups.items()}
     with naming(target_path or path):
         if not target_path: labelled, (name, labels) = contents, _labels_in(path, contents, names.target)
         is_table = labelled.columns is not None

@@ -10,6 +10,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'bins': ['ReliabilityBins'],
+    'sampling_weights': ['effective_size', 'linearized', 'weighting_effect'],
     'clusters': ['design_effect'],
     'paired': ['PairedDifference', 'ece_difference', 'mean_difference', 'rate_difference'],
     'measure': ['Measure'],

@@ -1,6 +1,9 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from torch import Tensor
 from .bins import ReliabilityBins as ReliabilityBins
+from .sampling_weights import effective_size as effective_size
+from .sampling_weights import linearized as linearized
+from .sampling_weights import weighting_effect as weighting_effect
 from .clusters import design_effect as design_effect
 from .paired import PairedDifference as PairedDifference
 from .paired import ece_difference as ece_difference

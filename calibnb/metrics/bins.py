@@ -62,6 +62,7 @@ class ReliabilityBins:
     acc:Tensor    # (M,) accuracy
     conf:Tensor   # (M,) mean confidence
     mass:Tensor|None = None  # (M,) float64 sum of the sample weights; None: every weight is 1
+    worth:Tensor|None = None # (M,) float64 number of samples of equal weight that sampling weights leave
 
     @property
     def gap(self):
@@ -72,6 +73,10 @@ class ReliabilityBins:
         "(M,) share of the samples; with sample weights, share of the total weight."
         mass = self.count.double() if self.mass is None else self.mass
         return mass/mass.sum()
+    @property
+    def size(self):
+        "(M,) float64 number of independent samples that an interval counts: `worth`, else `count`."
+        return self.count.double() if self.worth is None else self.worth
     @property
     def noise(self):
         "(M,) unbiased variance of a hit in each bin, 0 in a bin of one sample; raise ValueError with sample weights."

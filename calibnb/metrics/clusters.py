@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .intervals import z_quantile
+from .sampling_weights import effective_size, linearized, weighting_effect
 
 # %% ../../nbs/10_metrics/03a_clusters.ipynb #c1a00008
 def cluster_sums(
@@ -44,11 +45,12 @@ def variance_factor(
     values:Tensor,        # (N,) as in `design_effect`
     cluster:Tensor|None,  # (N,), or None for independent samples
     level:float=.95,      # of the interval in which it is used
+    weight:Tensor|None=None, # (N,) sampling weights; None: every weight is 1
 )->float:
     """Return the factor of the variance in an interval: the design effect, larger for few clusters; 1 without clusters.
 
-    The variance between G clusters is estimated, so the quantile of Student's t with G - 1 degrees of freedom takes
-    the place of the normal one [Korn 1998].
+    Sampling weights raise it, too, see `weighting_effect`. The variance between G clusters is estimated, so the
+    quantile of Student's t with G - 1 degrees of freedom takes the place of the normal one [Korn 1998].
 
     >>> import torch
     >>> from calibnb.metrics.clusters import variance_factor
@@ -56,14 +58,20 @@ def variance_factor(
     >>> round(variance_factor(wrong, torch.arange(8)//2), 1), variance_factor(wrong, None)
     (6.2, 1.0)
     """
-    if cluster is None: return 1.
-    return design_effect(values, cluster)*few_clusters(int(cluster.max()) + 1, level)**2
+    of_weights = weighting_effect(values, weight)
+    if cluster is None: return of_weights
+    of_clusters = design_effect(linearized(values, weight), cluster)
+    return of_weights*of_clusters*few_clusters(int(cluster.max()) + 1, level)**2
 
 def few_clusters(G, level=.95):
     "Return the ratio of the quantiles of Student's t with G - 1 degrees of freedom and of the normal distribution."
     from scipy.special import stdtrit
     return stdtrit(max(1, G - 1), (1 + level)/2).item()/z_quantile(level)
 
-def together(cluster:Tensor|None)->float:
-    "Return the mean size of the clusters, 1 without clusters: so many samples come with one that was not seen."
-    return 1. if cluster is None else len(cluster)/(int(cluster.max()) + 1)
+def together(
+    cluster:Tensor|None,     # (N,)
+    weight:Tensor|None=None, # (N,) sampling weights
+)->float:
+    "Return how many samples come with one that was not seen: the mean size of clusters, times the effect of weights."
+    of_weights = 1. if weight is None else len(weight)/effective_size(weight)
+    return of_weights if cluster is None else of_weights*len(cluster)/(int(cluster.max()) + 1)

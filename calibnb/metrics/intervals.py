@@ -338,15 +338,17 @@ def squared_interval(
 # %% ../../nbs/10_metrics/03_intervals.ipynb #d054ae8a
 def consistent_errors(
     conf:Tensor,     # (M,) mean confidence of each bin; nan where empty
-    count:Tensor,    # (M,) number of samples
+    count:Tensor,    # (M,) number of samples; with weights, what they are worth
     draws:int=1000,
     seed:int=0,
+    weight:Tensor|None=None, # (M,) weights of |gap| in the ECE; None: the shares of the samples
 )->Tensor:           # (draws,) float64
     "Simulate the ECE of models that are calibrated in each bin."
     full = count > 0
-    p, n = conf[full].clamp(0, 1).numpy()[:, None], count[full].numpy().astype(np.int64)[:, None]
+    p, n = conf[full].clamp(0, 1).numpy()[:, None], count[full].round().clamp_min(1).numpy().astype(np.int64)[:, None]
     hits = np.random.default_rng(seed).binomial(n, p, (len(n), draws))
-    return torch.from_numpy(abs(hits - n*p).sum(0)/n.sum())
+    if weight is None: return torch.from_numpy(abs(hits - n*p).sum(0)/n.sum())
+    return torch.from_numpy((weight[full].numpy()[:, None]*abs(hits/n - p)).sum(0))
 
 def monte_carlo_p(
     errors:Tensor,  # (draws,) errors of a calibrated model
@@ -358,12 +360,14 @@ def monte_carlo_p(
 def calibration_in_the_large_p(
     conf:Tensor,  # (N,) confidences
     hit:Tensor,   # (N,) bool
-    factor:float=1., # by which clusters raise the variance, see `clusters`
+    factor:float=1., # by which clusters and weights raise the variance, see `clusters`
+    weight:Tensor|None=None, # (N,) sampling weights; None: every weight is 1
 )->float:
     "Return the two-sided p value of a z test for mean confidence = accuracy; 1 if all confidences are 0 or 1."
-    conf = conf.double()
-    variance = factor*(conf*(1 - conf)).sum()
-    return math.erfc(((conf - hit.double()).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.
+    conf, hit = conf.double(), hit.double()
+    weight = torch.ones_like(conf) if weight is None else weight/weight.mean()
+    variance = factor*(weight*conf*(1 - conf)).sum()
+    return math.erfc(((weight*(conf - hit)).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #83f6c34c
 def holm(

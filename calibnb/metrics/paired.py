@@ -17,6 +17,7 @@ from torch import Tensor
 from .bins import bin_ids, check_bins
 from .clusters import few_clusters, together, variance_factor
 from .intervals import check_level, rate_variance, z_quantile
+from .sampling_weights import linearized
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #a9247978
 WORSE, EQUIVALENT, BETTER = 'worse', 'equivalent', 'better'
@@ -70,6 +71,7 @@ def mean_difference(
     level:float=.95,
     unseen=(),       # differences of samples of kinds that a small set may lack, e.g. where only one model is wrong
     cluster:Tensor|None=None, # (N,) number of the cluster of each sample, see `clusters`
+    weight:Tensor|None=None,  # (N,) sampling weights, see `sampling_weights`
 )->PairedDifference:
     """Compare the means of per-sample values; the difference is infinite if one mean is, nan if both are.
 
@@ -79,14 +81,15 @@ def mean_difference(
     >>> f'{d.value:.2f}, {d.low:.2f} to {d.high:.2f}'
     '1.00, 0.20 to 1.80'
     """
-    z, each = z_quantile(level), new.double() - old.double()
-    means, n = [values.double().mean().item() for values in (old, new)], len(each)
+    old, new = linearized(old, weight), linearized(new, weight)
+    z, each = z_quantile(level), new - old
+    means, n = [values.mean().item() for values in (old, new)], len(each)
     if not math.isfinite(sum(means)):
         infinite = means[1] - means[0]  # inf, -inf or nan
         return PairedDifference(*means, infinite, infinite, infinite, n)
     value, noise = each.mean().item(), each.var().item()/n if n > 1 else math.inf
     noise *= variance_factor(each, cluster, level)
-    error = math.sqrt(noise + sum((d*together(cluster)/n)**2 for d in unseen))
+    error = math.sqrt(noise + sum((d*together(cluster, weight)/n)**2 for d in unseen))
     return PairedDifference(*means, value, value - z*error, value + z*error, n)
 
 def rate_difference(
@@ -94,6 +97,7 @@ def rate_difference(
     new:Tensor,      # (N,) bool
     level:float=.95,
     cluster:Tensor|None=None, # (N,) number of the cluster of each sample
+    weight:Tensor|None=None,  # (N,) sampling weights
 )->PairedDifference:
     """Compare two rates on the same samples, by the adjusted Wald interval [Bonett 2012].
 
@@ -104,12 +108,12 @@ def rate_difference(
     >>> rate_difference(old, new).verdict(margin=.01)
     'better'
     """
-    n, b, c = len(old), (new & ~old).sum().item(), (old & ~new).sum().item()
-    factor = variance_factor(new.double() - old.double(), cluster, level)
+    n, rates = len(old), [linearized(values, weight).mean().item() for values in (old, new)]
+    b, c = (n*linearized(only, weight).mean().item() for only in (new & ~old, old & ~new))
+    factor = variance_factor(new.double() - old.double(), cluster, level, weight)
     worth = n/factor + 2  # independent samples, with one more of each kind
     p, q = (b/factor + 1)/worth, (c/factor + 1)/worth
     half_width = z_quantile(level)*math.sqrt((p + q - (p - q)**2)/worth)
-    rates = [values.double().mean().item() for values in (old, new)]
     return PairedDifference(*rates, (b - c)/n, max(p - q - half_width, -1.), min(p - q + half_width, 1.), n)
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #825d7091
@@ -119,31 +123,37 @@ def _corrected(z):
     "Estimate |t| from z ~ N(t, 1) with a bias of at most `_DELTA`."
     return z.abs() - _A*torch.exp(-z.square()/(2*_S**2))
 
-def _gaps(old, new, n_bins, cluster=None, level=.95):
+def _gaps(old, new, n_bins, cluster=None, level=.95, weight=None):
     "Return the (2M,) g_b of the bins of both models, and their (2M, 2M) covariance."
     n, M = len(old[0]), 2*n_bins
     ids = torch.stack([bin_ids(conf, n_bins).long() + k*n_bins for k, (conf, _) in enumerate((old, new))])
     hit = torch.stack([hit.double() for _, hit in (old, new)])
     residual = hit - torch.stack([conf.double() for conf, _ in (old, new)])
+    share = torch.ones(n, dtype=torch.float64, device='cpu') if weight is None else weight/weight.mean()
+    residual = share*residual
     gap = torch.bincount(ids.view(-1), residual.view(-1), M)/n
-    if cluster is None:  # for each pair of bins, the sum over the samples in both bins of the product of residuals
+    if cluster is not None: covariance = _clustered_covariance(ids, residual, gap, share, cluster.cpu(), level)
+    else:  # for each pair of bins, the sum over the samples in both bins of the product of residuals
         products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
-        covariance = products.view(M, M)/n**2 - torch.outer(gap, gap)/n
-    else: covariance = _clustered_covariance(ids, residual, gap, cluster.cpu(), level)
-    count = torch.bincount(ids.view(-1), minlength=M).double()
-    hits, variance = torch.bincount(ids.view(-1), hit.view(-1), M), covariance.diagonal()
-    size = together(cluster)
+        # a linearized gap has the mean gap, times the weight, subtracted from each sample
+        cross = torch.outer(gap, torch.bincount(ids.view(-1), (share*residual).view(-1), M)/n)
+        apart = cross + cross.T - torch.outer(gap, gap)*share.square().mean()
+        covariance = products.view(M, M)/n**2 - apart/n
+    variance = covariance.diagonal()
+    mass, squares, hits = (torch.bincount(ids.view(-1), (share**k*of).view(-1), M)
+                           for k, of in ((1, torch.ones_like(hit)), (2, torch.ones_like(hit)), (1, hit)))
+    size = (mass.square()/squares.clamp_min(1e-300)).clamp_min(1)/together(cluster)
     # a bin without a miss has noise, too
-    raised = torch.maximum(variance, (count/n).square()*rate_variance(hits/size, count.clamp_min(1)/size))
+    raised = torch.maximum(variance, (mass/n).square()*rate_variance(hits/mass.clamp_min(1e-300)*size, size))
     scale = torch.where(variance > 0, raised/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale
     return gap, covariance + torch.diag(raised - covariance.diagonal())
 
-def _clustered_covariance(ids, residual, gap, cluster, level):
+def _clustered_covariance(ids, residual, gap, share, cluster, level):
     "Return the (2M, 2M) covariance of the g_b from their sums over clusters."
     G, M, n = int(cluster.max()) + 1, len(gap), len(cluster)
     sums = torch.bincount((ids + cluster*M).view(-1), residual.view(-1), G*M).view(G, M)
-    size = torch.bincount(cluster, minlength=G).double()
+    size = torch.bincount(cluster, share, G)
     apart = sums/n - size[:, None]*gap/n
     return apart.T @ apart*G/max(1, G - 1)*few_clusters(G, level)**2
 
@@ -171,6 +181,7 @@ def ece_difference(
     draws:int=1000,    # simulated sets of gaps, for the standard error
     seed:int=0,
     cluster:Tensor|None=None, # (N,) number of the cluster of each sample
+    weight:Tensor|None=None,  # (N,) sampling weights
 )->PairedDifference:
     """Compare the ECE of two models on the same samples; `value` is corrected for the bias of the ECE [Armstrong 2018].
 
@@ -184,7 +195,7 @@ def ece_difference(
     """
     check_level(level)
     check_bins(n_bins)
-    gap, covariance = _gaps(old, new, n_bins, cluster, level)
+    gap, covariance = _gaps(old, new, n_bins, cluster, level, weight)
     sd, M = covariance.diagonal().clamp_min(0).sqrt(), n_bins
     ece = [part.abs().sum().item() for part in (gap[:M], gap[M:])]
     weight = torch.cat([-sd[:M], sd[M:]])

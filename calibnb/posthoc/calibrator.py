@@ -284,9 +284,9 @@ def _fit_columns(calibrator, kind, scores, target, sample_weight, classes, **eps
 
 def fit_to(calibrator, preds:Predictions):
     "Fit to the logits of `Predictions` and return the calibrator, which then takes what these were made from."
-    if preds.kind == 'logits': return calibrator.fit(preds.logits, preds.target, classes=preds.classes)
+    if preds.kind == 'logits': return calibrator.fit(preds.logits, preds.target, preds.weight, classes=preds.classes)
     inputs = Inputs.of(calibrator, preds.logits, 'probs', preds.eps, preds.classes)
-    return fit_rows(calibrator, inputs, preds.logits, preds.target)
+    return fit_rows(calibrator, inputs, preds.logits, preds.target, preds.weight)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e4919f9c
 def _named(name, cls):

@@ -320,6 +320,9 @@ TABLE |= {
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
     "intervals.rate_variance": lambda: [intervals.rate_variance(t.count*t.acc.nan_to_num(0), t.count.clamp_min(1))
                                         for t in [bins.width_bins(CONF, HIT, 5)]],
+    "intervals.linearized": lambda: intervals.linearized(CONF, CONF),
+    "intervals.effective_size": lambda: intervals.effective_size(CONF),
+    "intervals.weighting_effect": lambda: intervals.weighting_effect(CONF, CONF),
     "intervals.cluster_sums": lambda: intervals.cluster_sums(CONF[None], CLUSTER),
     "intervals.design_effect": lambda: intervals.design_effect(CONF, CLUSTER),
     "intervals.variance_factor": lambda: intervals.variance_factor(CONF, CLUSTER),
@@ -794,8 +797,9 @@ ELSEWHERE = {
                            "Snapshots make_recorders register_recorder",
                   "part of train.Trainer": "BestEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
-    "core": {HELPERS: "ABOVE_ONE OFF_SUM MOST_VALUES check_class_names edge_tolerance missing_text rounded_digits "
-                      "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
+    "core": {HELPERS: "ABOVE_ONE OFF_SUM MOST_VALUES check_class_names check_sampling_weights edge_tolerance "
+                      "missing_text rounded_digits precisions flatten_classes at_least_float32 traced check_target "
+                      "check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order number_in only_count quote_names "
                       "impossible_labels_text form_text "
