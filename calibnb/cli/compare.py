@@ -7,12 +7,15 @@ __all__ = ['add_compare', 'run_compare']
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #34f95282
 import json
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 from ..core.reading import naming
 from .audit import numbers_of
 from calibnb.cli.flags import (
-    add_columns, add_kind, add_stated, check_exists, column_names, kind_of, noting, output_console, settle_stated
+    add_columns, add_kind, add_stated, check_exists, check_file, column_names, kind_of, noting, output_console,
+    settle_stated, words_given
 )
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #810bb924
@@ -39,6 +42,8 @@ def add_compare(commands):
                          'of the old file, predicted_class or confidence_band; may be repeated')
     compare.add_argument('--least', type=int, default=50, metavar='N', help='smallest number of samples of a slice '
                          '(default: 50)')
+    compare.add_argument('--html', metavar='FILE', help='also write the answer as a page with reliability diagrams and '
+                         'intervals; replaced if it exists')
     shown = compare.add_mutually_exclusive_group()
     shown.add_argument('--markdown', action='store_true', help='print Markdown tables, e.g. for a pull request')
     shown.add_argument('--json', action='store_true', help='print the answer as JSON')
@@ -110,6 +115,7 @@ def run_compare(args)->int:
     if args.id and args.target_file: raise ValueError('--id: given with --target, whose labels have no ids')
     for flag, path in ('old', args.old), ('new', args.new), ('--target', args.target_file):
         if path: check_exists(path, flag)
+    if args.html: check_file('--html', args.html)
     from calibnb.evaluate.compare import compare_models
     from calibnb.files.predictions import in_order
     old = _read_model(args, 'old')
@@ -118,12 +124,22 @@ def run_compare(args)->int:
     if args.cluster: old = old.clustered(old.groups[args.cluster])
     if args.weight: old, new = _weighted(old, new, args)
     found = compare_models(old, new, margins, args.by, least=args.least)
+    if args.html: _write_page(found, args)
     if args.json: print(json.dumps(found.record(), indent=1), file=args.stdout)
     elif args.markdown: print(found.markdown())
-    else: _print_comparison(found)
+    else: _print_comparison(found, args.html)
     return found.exit_code
 
-def _print_comparison(found):
-    "Print the answer: within the width of a terminal, in full elsewhere."
+def _write_page(found, args):
+    "Write the page of --html."
+    from calibnb.evaluate.comparison_page import write_comparison_page
+    unneeded = ['json', 'markdown', *(['confidence', 'correct'] if args.format else [])]  # lm-eval has its own columns
+    command = shlex.join(['calibnb', 'compare', args.old, args.new, *words_given(args, unneeded)])
+    names = (Path(path).name for path in (args.new, args.old))
+    write_comparison_page(found, args.html, title=' against '.join(names), code=command)
+
+def _print_comparison(found, page=None):
+    "Print the answer and the path of its page: within the width of a terminal, in full elsewhere."
     console = output_console(markup=False)
     console.print(found.text(console.width if console.is_terminal else None), soft_wrap=not console.is_terminal)
+    if page: print(f'\npage: {page}')

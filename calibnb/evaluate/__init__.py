@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'groups': ['slices', 'Slices', 'Slice'],
     'compare': ['compare_models', 'ModelComparison'],
     'several': ['evaluate_several', 'Several'],
+    'comparison_page': ['write_comparison_page'],
     'diagnosis': ['Diagnosis'],
     'choice': ['UNCALIBRATED', 'SAME_NLL', 'Choice'],
     'table': ['Evaluation'],

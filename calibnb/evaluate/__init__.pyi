@@ -14,6 +14,7 @@ from .compare import compare_models as compare_models
 from .compare import ModelComparison as ModelComparison
 from .several import evaluate_several as evaluate_several
 from .several import Several as Several
+from .comparison_page import write_comparison_page as write_comparison_page
 from .diagnosis import Diagnosis as Diagnosis
 from .choice import UNCALIBRATED as UNCALIBRATED
 from .choice import SAME_NLL as SAME_NLL

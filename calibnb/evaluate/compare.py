@@ -78,6 +78,7 @@ class ModelComparison:
     notes: list[str]                          # copied rows, and values of columns that are pooled or left out
     clusters: int|None = None                 # number of clusters that the intervals count
     weighted: bool = False                    # True: measures and intervals use sampling weights
+    preds: tuple[Predictions, Predictions]|None = None # old and new, with the same order of classes; for diagrams
 
     def verdict(self, measure:str)->str:
         "Return the verdict on a measure over all samples, see `PairedDifference`."
@@ -288,4 +289,5 @@ def compare_models(
     slices = {name: _differences(old, new, np.flatnonzero(inside), level) for name, inside in rows.items()}
     return ModelComparison(len(old), _differences(old, new, slice(None), .95), margins, slices, level,
                            notes + [g.note for g in found if g.note],
-                           None if old.cluster is None else int(old.cluster.max()) + 1, old.weight is not None)
+                           None if old.cluster is None else int(old.cluster.max()) + 1, old.weight is not None,
+                           (old, replace(new, cluster=old.cluster, weight=old.weight)))

@@ -1,6 +1,8 @@
 "Two models on the same samples: the difference of the ECE by hand, exit codes, matched rows, one line for bad input."
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -109,6 +111,45 @@ def test_exit_codes_and_matched_rows(files, capsys):
     few = [files(f"{i}.csv", scale, slice(80)) for i, scale in enumerate((1, 1.1))]
     code, out, _ = run(capsys, *few, *by, "--least", "5")
     assert code == 2 and out.startswith("80 samples cannot decide error")
+
+
+def test_the_page_shows_the_bins_of_both_models(files, capsys):
+    "The numbers of the page against NumPy; rows in another order; names of columns and files that hold code."
+    old, new = files("old.csv", 1, **{"<b>": "</script>"}), files("<i>new.csv", 2, order=-1)
+    page = Path(old).with_name("page.html")
+    code, out, _ = run(capsys, old, new, "--id", "key", "--by", "side", "--by", "<b>", "--html", str(page))
+    text = page.read_text()
+    assert code == 1 and out.endswith(f"page: {page}\n") and len(text) < 500_000
+    assert text.count("<script") == 2 and "<b>" not in text and "<i>new" not in text
+    assert "default-src 'none'" in text and not re.search("<(?:link|img|iframe)|(?:src|href)=", text)
+    assert "--id key --by side" in text and text.index("side = left") < text.index("Make this page again")
+    data = json.loads(re.search('id="data">(.*?)</script>', text)[1])
+    for model, scale in zip(data["models"], (1, 2)):
+        probs = np.exp(scale*LOGITS)/np.exp(scale*LOGITS).sum(1, keepdims=True)
+        conf, hit = probs.max(1), probs.argmax(1) == TARGET
+        for bins in model["bins"]["10"], model["bins"]["15"]:
+            for b in bins:
+                inside = (conf > b["lo"]) & (conf <= b["hi"])
+                wanted = inside.sum(), hit[inside].mean(), conf[inside].mean()
+                assert np.allclose([b["n"], b["acc"], b["conf"]], wanted, atol=1e-6)
+            assert sum(b["n"] for b in bins) == 4000
+    assert [d["style"] for d in data["differences"]] == ["", "worse", "worse", "worse"]
+    assert run(capsys, old, new, "--id", "key", "--html", new)[2].startswith(f"calibnb: --html: {new} is an input file")
+
+
+def test_the_page_of_stated_confidences_with_clusters(tmp_path, capsys):
+    "Whiskers of both models count clusters: ten answers of each of 40 people, all right or all wrong."
+    right = np.repeat(DRAW.random(40) < .7, 10).astype(int)
+    for name, sure in ("old", .7), ("new", .9):
+        pd.DataFrame(dict(sure=sure, right=right, who=np.arange(400)//10)).to_csv(tmp_path/f"{name}.csv", index=False)
+    files = [str(tmp_path/f"{name}.csv") for name in ("old", "new")]
+    widths = []
+    for more in [], ["--cluster", "who"]:
+        run(capsys, *files, "--confidence", "sure", "--correct", "right", *more, "--html", str(tmp_path/"page.html"))
+        data = json.loads(re.search('id="data">(.*?)</script>', (tmp_path/"page.html").read_text())[1])
+        assert data["words"][0] == "stated confidence"
+        widths.append([m["bins"]["15"][0]["high"] - m["bins"]["15"][0]["low"] for m in data["models"]])
+    assert np.all(np.array(widths[1]) > 2*np.array(widths[0]))
 
 
 def test_a_worse_slice_fails_the_whole():

@@ -37,7 +37,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "evaluate": "evaluate.floors evaluate.confidences evaluate.measures evaluate.diagnosis evaluate.choice"
                 " evaluate.words evaluate.table evaluate.ranking evaluate.audit evaluate.shifted evaluate.costs"
                 " evaluate.plan evaluate.checks evaluate.conditions",
-    "compared": "evaluate.groups evaluate.compare",
+    "compared": "evaluate.groups evaluate.compare evaluate.comparison_page",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
@@ -667,6 +667,8 @@ TABLE |= {
     "compared.compare_models": lambda: [compared.compare_models(
         p, core.Predictions(2*p.logits, p.target), by=["predicted_class"], least=2).frame()
         for p in (in_groups(), *columns()[:2])],
+    "compared.comparison_data": lambda: [compared.comparison_data(
+        compared.compare_models(p, core.Predictions(2*p.logits, p.target))) for p in (in_groups(), *columns()[:2])],
     "evaluate.evaluate": evaluated,
     "evaluate.evaluate_shifted": carried_over,
     "evaluate.labels_needed": lambda: [vars(evaluate.labels_needed(p, y, width=points, assumed_ece=0., draws=100))
@@ -746,7 +748,7 @@ ELSEWHERE = {
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
     "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins "
-                          "check_same_samples"},
+                          "check_same_samples write_comparison_page"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "above_zero at_label second_class check_reduction sample_loss"},
     "temperature": {HELPERS: "T_BOUNDS temperature_lists EnsembleTemperature EntropyTemperature class_dimension "

@@ -113,6 +113,8 @@ def pages(forked_kernels, tmp_path, monkeypatch):
     rows = [Row(text, {"ece": Cell(ece), HOSTILE[1]: Cell(.5)}) for text, ece in ((HOSTILE[2], .2), (HOSTILE[3], .1))]
     of_methods = MethodTable(HOSTILE[0], ["ece", HOSTILE[1]], rows, HOSTILE)
     write_method_tables([of_methods], tmp_path/"tables.html")
+    compared = ["compare", str(file), str(file), "--probs", "--by", "predicted_class", "--least", "5"]
+    assert cli.main([*compared, "--html", str(tmp_path/"comparison.html")]) == 2  # 60 samples cannot decide
     return [*sorted((tmp_path/"out").glob("*.html")), *sorted(tmp_path.glob("*.html"))]
 
 
@@ -134,6 +136,18 @@ def look_at_the_report(page):
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+def look_at_the_comparison(page):
+    "Hover a bin, switch to curves, and resize: each measure keeps its row, and nothing is wider than the page."
+    page.locator("#diagram .hover").last.hover()
+    assert page.locator("#bin dt").all_inner_texts() == ["bin", "old", "new"]
+    page.get_by_role("button", name="no bins").click()
+    assert page.locator("#diagram .curve").count() == 2 and not page.locator("#diagram .hover").count()
+    for width in 360, 800, 1440:
+        page.set_viewport_size(dict(width=width, height=900))
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("#differences .margin").count() == 4 == page.locator("#differences .dot").count()
+
+
 def look_at_the_tables(page):
     "A click on a heading sorts the table; a narrow page scrolls the table, not itself."
     page.get_by_role("button", name="ECE %", exact=True).click()
@@ -153,7 +167,8 @@ def test_scripts_in_names_do_not_run(pages, browser):
             page.screenshot(path=f"{shots}/{path.stem}.png", full_page=True)
         assert page.title() != "it ran" and set(failed) == ({"csp"} if path.stem == "scripts" else set())
         wrong = "main script, svg [href], [onerror], [onload], a[href^=javascript], img:not([src^=data])"
-        looks = {"report.html": look_at_the_report, "tables.html": look_at_the_tables}
+        looks = {"report.html": look_at_the_report, "tables.html": look_at_the_tables,
+                 "comparison.html": look_at_the_comparison}
         if path.name in looks:
             looks[path.name](page)
         else:
