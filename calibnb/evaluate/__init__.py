@@ -21,6 +21,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'table': ['Evaluation'],
     'costs': ['Decisions'],
     'checks': ['CHECKS', 'run_checks'],
+    'by_class': ['ClassErrors'],
     'conditions': ['gate', 'write_junit'],
     'audit': ['evaluate', 'check_sets'],
     'page': ['write_page'],

@@ -23,6 +23,7 @@ from .table import Evaluation as Evaluation
 from .costs import Decisions as Decisions
 from .checks import CHECKS as CHECKS
 from .checks import run_checks as run_checks
+from .by_class import ClassErrors as ClassErrors
 from .conditions import gate as gate
 from .conditions import write_junit as write_junit
 from .audit import evaluate as evaluate

@@ -321,4 +321,4 @@ def evaluate(
         if row == UNCALIBRATED: measures.update(uncalibrated)
         elif metrics: measures.update(_registered_measures(metrics, preds, fits.probs(row), seed))
     made = Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful, tie)
-    return replace(made, checks=run_checks(made, given, val))
+    return replace(made, checks=run_checks(made, given, val), class_names=preds.classes)

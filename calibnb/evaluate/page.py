@@ -13,6 +13,7 @@ import torch
 
 from ..core.page import asset, html_page, write_html
 from ..core.text import Markup, html_table, html_text
+from .by_class import class_data, class_errors, class_section
 from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .slopes import Slopes, slope_section
@@ -178,7 +179,7 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <p>{how}. In each column, the lowest values are tinted, up to the first that is significantly worse than another.
 <span class="screen">Click a heading to sort.</span></p>{meanings}
 <div class="wide" id="table">{table}</div>
-{slices}{slopes}{decisions}{remarks}{checks}<h2>Make this page again</h2>
+{classes}{slices}{slopes}{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>'''
 
 def diagram_question(
@@ -207,14 +208,17 @@ def write_page(
     'audit.html'
     """
     given, notes, n = found.scored[UNCALIBRATED], remarks(found), found.rows[UNCALIBRATED]['ece'].n
+    of_classes = class_errors(found)
     listed = ''.join(f'<li>{html_text(note)}</li>' for note in notes)
     body = _BODY.format(
         question=diagram_question(given.binary),
         title=html_text(title), sizes=f'{n:,} samples, {given.form}',
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(capitalised(found.how)), table=_table(found), meanings=_meanings(found),
+        classes=class_section(of_classes),
         decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',
         slopes=slope_section(slopes) if slopes else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
         code=html_text(code))
-    return write_html(path, html_page(title, body, asset('figures.js') + asset('report.js'), page_data(found)))
+    data = page_data(found) | dict(classes=class_data(found, of_classes))
+    return write_html(path, html_page(title, body, asset('figures.js') + asset('report.js'), data))

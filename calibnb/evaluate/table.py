@@ -53,6 +53,7 @@ class Evaluation:
     doubtful:list[str]                    # rows whose fit gave a warning; never recommended
     tie:float = SAME_NLL                  # NLLs that differ by at most this many nats are tied
     checks:list[Outcome] = field(default_factory=list) # outcomes in the order of the codes
+    class_names:tuple = ()                # names of the K classes, or ()
 
     @cached_property
     def diagnosis(self)->Diagnosis:

@@ -44,18 +44,21 @@ function facts(entries) {
   for (const [name, text] of Object.entries(entries)) list.append(element('dt', name), element('dd', text));
   return list;
 }
-function frame(id, label) {  // the axes of a reliability diagram, with room for the numbers of samples below
-  const left = 46, size = 320, below = 70, top = 12, base = top + size + below;
-  const svg = canvas(id, left + size + 10, base + 44, label), x = v => left + size*v, y = v => top + size*(1 - v);
-  for (const v of [0, .2, .4, .6, .8, 1]) {
+function frame(id, label, size = 320, below = 70) {  // the axes of a reliability diagram; below: room for numbers
+  const left = below ? 46 : 28, top = 12, base = top + size + below, ticks = below ? [0, .2, .4, .6, .8, 1] : [0, .5, 1];
+  const svg = canvas(id, left + size + 10, base + (below ? 44 : 20), label);
+  const x = v => left + size*v, y = v => top + size*(1 - v);
+  for (const v of ticks) {
     make(svg, 'line', {class: 'grid', x1: left, x2: left + size, y1: y(v), y2: y(v)});
     make(svg, 'text', {class: 'soft', x: left - 6, y: y(v) + 4, 'text-anchor': 'end'}, v.toFixed(1));
     make(svg, 'text', {class: 'soft', x: x(v), y: base + 16, 'text-anchor': 'middle'}, v.toFixed(1));
   }
-  make(svg, 'text', {x: left + size/2, y: base + 36, 'text-anchor': 'middle'}, confidence);
-  make(svg, 'text', {transform: `translate(12 ${top + size/2}) rotate(-90)`, 'text-anchor': 'middle'}, hits);
-  make(svg, 'text', {class: 'soft', transform: `translate(12 ${base - below/2 + 6}) rotate(-90)`,
-    'text-anchor': 'middle'}, 'samples');
+  if (below) {
+    make(svg, 'text', {x: left + size/2, y: base + 36, 'text-anchor': 'middle'}, confidence);
+    make(svg, 'text', {transform: `translate(12 ${top + size/2}) rotate(-90)`, 'text-anchor': 'middle'}, hits);
+    make(svg, 'text', {class: 'soft', transform: `translate(12 ${base - below/2 + 6}) rotate(-90)`,
+      'text-anchor': 'middle'}, 'samples');
+  }
   const diagonal = () => make(svg, 'line', {class: 'diagonal', x1: x(0), y1: y(0), x2: x(1), y2: y(1)});  // on top
   return {svg, x, y, base, size, top, below, diagonal};
 }

@@ -84,6 +84,20 @@ function dots() {
   const left_out = infinite.length ? `; infinite, not drawn: ${infinite.map(d => d.name).join(', ')}` : '';
   make(svg, 'text', {x: 8, y: base + 30}, unit + left_out);
 }
+function classes() {
+  const place = document.getElementById('classes');
+  place.replaceChildren(...data.classes.map((c, i) => {
+    const figure = element('figure', ''), caption = element('figcaption', '');
+    caption.append(element('b', c.name), ...[c.n, ...c.rows[state.row].lines].map(text => element('span', text)));
+    figure.append(caption, Object.assign(element('div', ''), {id: `class-${i}`}));
+    return figure;
+  }));
+  data.classes.forEach((c, i) => {
+    const plot = frame(`class-${i}`, `reliability diagram of the class ${c.name}, ${state.row}`, 160, 0);
+    for (const b of c.rows[state.row].bins) bar(plot, b);
+    plot.diagonal();
+  });
+}
 function draw() {
   const names = Object.fromEntries(rows.map((r, i) => [r, i ? 'after: ' + r : 'before']));
   buttons('diagram-switches', {row: names, bins: BINNINGS});
@@ -91,6 +105,9 @@ function draw() {
   document.getElementById('chance').hidden = state.measure !== 'ece';
   diagram();
   dots();
+  if (!data.classes.length) return;  // for two classes there is no such section
+  buttons('class-switches', {row: names});
+  classes();
 }
 addEventListener('resize', dots);
 draw();

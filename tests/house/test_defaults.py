@@ -36,7 +36,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.confidences evaluate.measures evaluate.diagnosis evaluate.choice"
                 " evaluate.words evaluate.table evaluate.ranking evaluate.audit evaluate.shifted evaluate.costs"
-                " evaluate.plan evaluate.checks evaluate.conditions",
+                " evaluate.plan evaluate.checks evaluate.conditions evaluate.by_class",
     "compared": "evaluate.groups evaluate.compare evaluate.comparison_page",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
@@ -679,6 +679,11 @@ TABLE |= {
                                          for c in (CONF.double(), draw(9000).sigmoid().double())],
     "evaluate.ece_floor": lambda: evaluate.ece_floor(CONF.double(), 5),
     "evaluate.resamples_of": lambda: [evaluate.resamples_of(c, N, 2, 0).weight for c in (None, CLUSTER)],
+    "evaluate.class_floors": lambda: evaluate.class_floors(bins.class_sums(PROBS, TARGET, 5)),
+    "evaluate.class_noise": lambda: evaluate.class_noise(bins.class_sums(PROBS, TARGET, 5), 3, 0),
+    "evaluate.ClassErrors": lambda: evaluate.ClassErrors.of(evaluate.Scored.of(PREDS, n_bins=5), draws=9),
+    "evaluate.class_data": lambda: [evaluate.class_data(found, evaluate.class_errors(found)) for found in [
+        evaluate.evaluate(PREDS, calibrators=["temperature"], n_boot=2, draws=2)]],
     "evaluate.classwise_floor": lambda: evaluate.classwise_floor(bins.class_sums(PROBS, TARGET, 5)),
     "evaluate.mean_absolute_deviation": lambda: evaluate.mean_absolute_deviation(CONF.double()*9, CONF.double()),
     "evaluate.measure_all": lambda: evaluate.measure_all(
@@ -772,7 +777,7 @@ ELSEWHERE = {
                           "row_name state_clause use_sentence "
                           "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL LEAST_TO_CHOOSE DOUBT concatenate CrossFits warning_texts "
-                          "check_tie CHOSEN_THRESHOLDS check_costs LabelsNeeded "
+                          "check_tie CHOSEN_THRESHOLDS check_costs LabelsNeeded class_errors class_section "
                           "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
                           "Condition gate exit_code write_junit",
                  "text of numbers of evaluate.Decisions": "decision_svg decision_section"},

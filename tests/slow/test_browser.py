@@ -125,6 +125,9 @@ def look_at_the_report(page):
     before = page.locator("#diagram").inner_html()
     page.get_by_role("button", name="30 bins").click()
     assert page.locator("#diagram").inner_html() != before
+    first = page.locator("#class-0").inner_html()
+    page.locator("#class-switches button").last.click()
+    assert page.locator("#classes figure").count() == 4 and page.locator("#class-0").inner_html() != first
     page.get_by_role("button", name="ECE", exact=True).click()
     assert page.locator("#dots circle").count() == 2
     for _ in range(2):  # the second click sorts downwards
