@@ -20,6 +20,7 @@ from .measures import Scored
 from .table import Evaluation
 from ..metrics.intervals import proportion_interval
 from ..metrics.measure import FORMATS
+from ..metrics.sampling_weights import refuse_weights
 
 # %% ../../nbs/40_evaluate/06e_by_class.ipynb #b1c1a508
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,8 @@ class ClassErrors:
         *, draws:int=200,  # simulated sets of labels
         seed:int=0,
     )->'ClassErrors':
-        "Measure and test the classes."
+        "Measure and test the classes; raise ValueError for sampling weights."
+        refuse_weights(scored.weight, 'scored')
         _, hits, confs, _ = scored.classes
         names = tuple(names) or tuple(f'class {k}' for k in range(len(hits)))
         n, ece = hits.sum(1).long(), (hits - confs).abs().sum(1)/len(scored)
@@ -86,8 +88,9 @@ _SHOWN = 8   # classes in the report
 _BINS = 20   # of a small diagram, at most
 
 def class_errors(found:Evaluation)->dict[str, ClassErrors]:
-    "Return the errors of the uncalibrated row and of the recommended row; {} unless there are three or more classes."
-    if found.scored[UNCALIBRATED].num_classes < 3: return {}
+    "Return the errors of the uncalibrated and of the recommended row; {} for two classes, and with sampling weights."
+    given = found.scored[UNCALIBRATED]
+    if given.num_classes < 3 or given.weight is not None: return {}
     rows = dict.fromkeys([UNCALIBRATED, found.recommended])
     return {row: ClassErrors.of(found.scored[row], found.class_names) for row in rows}
 

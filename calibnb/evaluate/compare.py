@@ -78,7 +78,7 @@ class ModelComparison:
     notes: list[str]                          # copied rows, and values of columns that are pooled or left out
     clusters: int|None = None                 # number of clusters that the intervals count
     weighted: bool = False                    # True: measures and intervals use sampling weights
-    preds: tuple[Predictions, Predictions]|None = None # old and new, with the same order of classes; for diagrams
+    preds: tuple[Predictions, Predictions]|None = None # old and new, in the same form; for diagrams
 
     def verdict(self, measure:str)->str:
         "Return the verdict on a measure over all samples, see `PairedDifference`."

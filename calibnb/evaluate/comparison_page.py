@@ -7,7 +7,6 @@ __all__ = ['comparison_data', 'write_comparison_page']
 
 # %% ../../nbs/40_evaluate/13b_comparison_page.ipynb #c0a9e006
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from ..core.page import asset, html_page, write_html
@@ -19,9 +18,9 @@ from ..metrics.measure import FORMATS
 from ..metrics.paired import BETTER, WORSE
 
 # %% ../../nbs/40_evaluate/13b_comparison_page.ipynb #c0a9e008
-def _model(name, preds, cluster, ece):
-    "Return the diagrams of a model as JSON types; intervals count the clusters of the old model."
-    scored = replace(Scored.of(preds), cluster=cluster)
+def _model(name, preds, ece):
+    "Return the diagrams of a model as JSON types."
+    scored = Scored.of(preds)
     bins = {str(M): diagram_bins(scored, M) for M in BINNINGS}
     return dict(name=name, ece=FORMATS['ece'].percent(ece), bins=bins, corp=diagram_curve(scored))
 
@@ -41,7 +40,7 @@ def comparison_data(
     "Return the numbers that the script of the page draws, as JSON types."
     old, new = found.preds
     ece = found.differences['ece']
-    models = [_model('old', old, old.cluster, ece.old), _model('new', new, old.cluster, ece.new)]
+    models = [_model('old', old, ece.old), _model('new', new, ece.new)]
     return dict(words=Scored.of(old[:1]).judged.words, bins='15', models=models,
                 differences=[_difference(found, name) for name in found.differences])
 
