@@ -23,7 +23,7 @@ from ..notebooks.parameters import check_seed
 
 # %% ../../nbs/90_cli/02e_audit_options.ipynb #f33dbd66
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
-              '.parquet, .feather or .jsonl with a column `target`; '
+              '.parquet, .feather or .jsonl with a column `target`; .eval or .json log of Inspect; '
               '.npy with --target; a folder or a pattern of .parquet '
               'files. A single column is P(y = 1) or its log-odds')
 
@@ -79,7 +79,7 @@ def add_audit(commands):
                        'one for each label, separated by commas; audit each label. Without names: arrays (N, K)')
     _add_slices(audit)
     audit.add_argument('--slopes', action='store_true', help='also give calibration slope and intercept, ICI, E50, '
-                       'E90, and the parts of the Brier score and the NLL without bins')
+                       'E90, AUROC, average precision, and the parts of the Brier score and the NLL without bins')
     _add_costs(audit)
     _add_comparisons(audit)
     add_gate(audit)

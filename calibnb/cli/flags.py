@@ -261,10 +261,20 @@ def settle_stated(args, path, correct_needed=True):
     if args.format: args.confidence, args.correct = 'confidence', 'correct'
     if args.correct and not args.confidence:
         raise ValueError('--confidence: not given, but --correct is; want both columns')
+    if path and file_format(path) in ('.eval', '.json'): _settle_inspect(args, path)
     if not args.confidence: return
     if correct_needed and not args.correct:
         raise ValueError('--correct: not given, but --confidence is; want both columns')
     check_stated(args, flag)
+
+def _settle_inspect(args, path):
+    "Fill in the column of correct answers of a log of Inspect; raise ValueError without a column of confidences."
+    if args.confidence: args.correct = args.correct or 'correct'
+    elif Path(path).is_file() and not (args.logits or args.probs):
+        from calibnb.files.formats import stored_names
+        with naming(path): columns = stored_names(path)
+        raise ValueError(f'file: {path} is a log of Inspect; want the column of the stated confidence, --confidence '
+                         f'COLUMN, of: {", ".join(columns)}')
 
 def check_stated(args, flag='--confidence'):
     "Raise ValueError for a flag that excludes stated confidences."

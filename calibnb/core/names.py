@@ -58,7 +58,7 @@ NAMES = {  # kind -> names; `make sync` writes this cell
     ],
     'file format': [
         '.npz', '.npy', '.csv', '.csv.gz', '.csv.bz2', '.csv.xz', '.jsonl', '.jsonl.gz', '.parquet', '.feather',
-        '.pt', '.pth', '.safetensors'
+        '.pt', '.pth', '.safetensors', '.eval', '.json'
     ],
 }
 

@@ -23,7 +23,8 @@ _SMOOTHER = 'distances to a smooth curve, a restricted cubic spline on the log-o
 @dataclass(frozen=True)
 class Slopes:
     "Logistic recalibration, distances and parts of scores, for the uncalibrated row and the recommended row."
-    of_row:dict[str, dict] # name of the row -> slope, intercept, in_the_large, distances, brier, nll, auroc
+    of_row:dict[str, dict] # name of the row -> slope, intercept, in_the_large, distances, brier, nll, auroc; if binary,
+                           # also average_precision
 
     @classmethod
     def of(cls, found:Evaluation)->'Slopes':
@@ -33,7 +34,9 @@ class Slopes:
         conf = found.scored[UNCALIBRATED].judged.conf
         if conf.max() - conf.min() < 1e-6:  # one score: after cross-fitting, only folds differ
             unknown = dict(slope=NO_COEFFICIENT, intercept=NO_COEFFICIENT, auroc=.5)
-            for numbers in rows.values(): numbers |= unknown
+            prevalence = found.scored[UNCALIBRATED].judged.hit.double().mean().item()
+            for numbers in rows.values():
+                numbers |= unknown | {name: prevalence for name in numbers if name == 'average_precision'}
         return cls(rows)
 
     def columns(self)->dict[str, list[str]]:
@@ -46,6 +49,8 @@ class Slopes:
                  'calibration in the large': ('in_the_large', interval), 'ICI, E50, E90': ('distances', points),
                  'Brier = MCB - DSC + UNC': ('brier', parts), 'NLL = MCB - DSC + UNC': ('nll', parts),
                  'AUROC': ('auroc', share)}
+        if 'average_precision' in next(iter(self.of_row.values())):
+            shown['average precision'] = 'average_precision', share
         if any(numbers['left_out'] for numbers in self.of_row.values()):
             shown['probabilities of 0 or 1, left out above'] = 'left_out', str
         return {'': [*shown]} | {row: [text(numbers[name]) for name, text in shown.values()]
@@ -62,17 +67,19 @@ class Slopes:
         return {row: {name: plain(value) for name, value in numbers.items()} for row, numbers in self.of_row.items()}
 
 def _numbers(scored):
+    from sklearn.metrics import average_precision_score
     conf, hit = scored.judged.conf, scored.judged.hit
     line = calibration_slope(conf, hit.long(), cluster=scored.cluster)
-    auroc = auroc_of_scores(conf[hit], conf[~hit]).item()
-    return line._asdict() | dict(auroc=auroc, distances=calibration_indices(conf, hit.long()),
-                                 **corp_decompositions(conf, hit.long()))
+    ranking = dict(auroc=auroc_of_scores(conf[hit], conf[~hit]).item())
+    if scored.binary: ranking |= dict(average_precision=float(average_precision_score(hit.numpy(), conf.numpy())))
+    return line._asdict() | ranking | dict(distances=calibration_indices(conf, hit.long()),
+                                           **corp_decompositions(conf, hit.long()))
 
 def slope_section(slopes:Slopes)->str:
     "Return the section of the report as HTML."
     return ('<h2>Slope and distances</h2><p>Slope 1 and intercept 0 are right; a slope below 1 says that probabilities '
             'are too extreme. ICI, E50 and E90: mean, median and 90 % quantile of the distance between a probability '
             'and a smooth calibration curve (a restricted cubic spline on the log-odds). MCB: miscalibration, DSC: '
-            'discrimination, UNC: uncertainty, by isotonic regression. AUROC: how well the probability ranks; ties '
-            'that a step map makes lower it.</p>'
+            'discrimination, UNC: uncertainty, by isotonic regression. AUROC and average precision: how '
+            'well the probability ranks; ties that a step map makes lower both.</p>'
             f'<div class="wide">{html_table(slopes.columns())}</div>')

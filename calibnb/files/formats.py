@@ -29,6 +29,7 @@ from ..core.options import pick, require
 from ..core.reading import are_several_files, brief, check_archive, file_format, memory_size, naming, read_npz
 from .columns import ColumnNames, TARGET_NAMES, is_called
 from .csv_text import CsvPlaces, csv_frame
+from .inspect_logs import read_inspect
 from .stored import ParquetColumns, parquet_paths, random_rows, stored, stored_shape
 from .tables import FileContents, check_distinct, contents_of_frame, like_labels_among, names_among
 
@@ -92,6 +93,10 @@ def _read_json_lines(path, names=ColumnNames()):
     if _LM_EVAL <= {*frame}: frame = _answers_of_lm_eval(frame)
     return _contents(frame, lambda row: f'line {frame.index[row]}', names)
 
+def _read_inspect(path, names=ColumnNames()):
+    frame = read_inspect(path)
+    return _contents(frame, lambda row: f'sample {frame["id"].iloc[row]!r}', names)
+
 def _contents(frame, place, names):
     "Return the columns of a DataFrame; if some hold lists, as arrays."
     def are_lists(column): return column.dtype == object and all(isinstance(v, (list, np.ndarray)) for v in column)
@@ -150,8 +155,8 @@ def _answer_of_lm_eval(sample):
 READERS = {'.npz': _read_npz, '.npy': _read_npy, '.csv': _read_csv, '.csv.gz': _read_csv, '.csv.bz2': _read_csv,
            '.csv.xz': _read_csv, '.jsonl': _read_json_lines, '.jsonl.gz': _read_json_lines,
            '.parquet': _read_columnar, '.feather': _read_columnar, '.pt': _read_pt,
-           '.pth': _read_pt, '.safetensors': _read_safetensors}
-_TABLES = _read_csv, _read_json_lines, _read_columnar
+           '.pth': _read_pt, '.safetensors': _read_safetensors, '.eval': _read_inspect, '.json': _read_inspect}
+_TABLES = _read_csv, _read_json_lines, _read_columnar, _read_inspect
 
 def read_file(
     path,
@@ -231,6 +236,7 @@ def stored_names(path):
     if suffix == '.feather': return require('pyarrow.feather').read_table(path).column_names
     if suffix.startswith('.jsonl'):
         return [*next(_json_objects(path))[1]]
+    if suffix in ('.eval', '.json'): return [*read_inspect(path)]
     return [*_read_pt(path).arrays] if suffix in ('.pt', '.pth') else []
 
 def like_ids(

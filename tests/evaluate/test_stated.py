@@ -1,5 +1,6 @@
 "A confidence and whether the answer was correct: one answer from every format, and one clear error for bad input."
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +133,29 @@ def test_refused_samples_of_lm_eval(sample, message, capsys):
     Path("samples.jsonl").write_text(json.dumps(sample))
     code, out = audit(capsys, "samples.jsonl")
     assert code == 2 and message in out.err and out.err.count("\n") == 1
+
+
+def test_a_log_of_inspect_is_a_table_of_answers(capsys):
+    draw = np.random.default_rng(0)
+    def sample(i):
+        sure = draw.uniform(.5, 1)
+        score = dict(value="C" if draw.random() < sure - .2 else "I", metadata=dict(confidence=sure, by="model"))
+        return dict(id=i//2, epoch=1 + i % 2, metadata=dict(level=str(i % 3)), scores=dict(judge=score))
+    samples = [sample(i) for i in range(600)]
+    Path("log.json").write_text(json.dumps(dict(eval={}, samples=samples)))
+    with zipfile.ZipFile("log.eval", "w") as file:
+        for i, one in enumerate(samples): file.writestr(f"samples/{i:03d}.json", json.dumps(one))
+    answers = []
+    for line in "log.json", "log.eval", "log.eval --correct judge", "log.eval --by level":
+        _, out = audit(capsys, f"{line} --confidence confidence --calibrator platt --json")
+        answers.append(json.loads(out.out)["rows"]["uncalibrated"])
+    assert .15 < answers[0]["ece"]["value"] < .25 and answers[0] == answers[1] == answers[2] == answers[3]
+    _, out = audit(capsys, "log.eval --confidence confidence --cluster id")
+    assert "600 samples in 300 clusters" in out.out
+    refused = {"--confidence sure": "did you mean", "": "--confidence COLUMN, of: id, epoch, level, judge"}
+    for line, said in refused.items():
+        code, out = audit(capsys, f"log.eval {line}")
+        assert code == 2 and "log.eval" in out.err and out.err.count("\n") == 1, out.err
+    Path("other.json").write_text("[1, 2]")
+    code, out = audit(capsys, "other.json --confidence confidence")
+    assert code == 2 and "no log of Inspect" in out.err
