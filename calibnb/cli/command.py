@@ -118,7 +118,12 @@ class _Parser(argparse.ArgumentParser):
         command.error(f'unrecognized arguments: {" ".join(unknown)}{hint}')
 
 def parser():
-    "Return the parser of the command line."
+    """Return the parser of the command line.
+
+    >>> from calibnb.cli import parser
+    >>> parser().parse_args(['audit', 'test.npz', '--logits']).file
+    'test.npz'
+    """
     top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply '
                   'calibrators, download data sets, list known names, find the figures of a paper.',
                   epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -230,7 +235,12 @@ def _interruption(report, argv):
     return f'{report}; to continue: {shlex.join(["calibnb", *map(str, sys.argv[1:] if argv is None else argv)])}'
 
 def main(argv=None)->int: # exit code
-    "Run the `calibnb` command; an error prints one line and returns a non-zero exit code."
+    """Run the `calibnb` command; an error prints one line and returns a non-zero exit code.
+
+    >>> from calibnb.cli import main
+    >>> main(['audit', 'missing.npz', '--logits'])  # one line on standard error
+    2
+    """
     os.environ.update(brief_spins(os.environ))  # set before a command imports torch; child processes inherit it
     sys.modules.setdefault('rfc3987_syntax', None)  # blocked: jsonschema would parse a grammar of IRIs for .9 s
     with _plain_output(), _writable_settings():

@@ -133,7 +133,13 @@ def masked_far_below(
 
 # %% ../../nbs/00_core/03_checks.ipynb #a1ffcc37
 def check_target(target):
-    "Raise ValueError if the target is None."
+    """Raise ValueError if the target is None.
+
+    >>> from calibnb.core import check_target
+    >>> try: check_target(None)
+    ... except ValueError as error: print(error)
+    target: None, want class ids
+    """
     if target is None: raise ValueError('target: None, want class ids')
 
 def check_positive(**options):

@@ -56,7 +56,12 @@ def has_plugins()->bool:
 
 # %% ../../nbs/00_core/06_plugins.ipynb #c39a8049
 class PluginError(ValueError):
-    "An error for a plugin that cannot be imported; the message names the file, the line and the first exception."
+    """An error for a plugin that cannot be imported; the message names the file, the line and the first exception.
+
+    >>> from calibnb.core import PluginError
+    >>> issubclass(PluginError, ValueError)  # so one `except ValueError` reports plugins, too
+    True
+    """
 
 def _import_file(path):
     "Run a file as a module, with its folder at the end of the search path."
@@ -80,7 +85,11 @@ def _first_error(error, path):
 _loaded = set()  # plugins that are imported, or are being imported
 
 def load_plugins():
-    "Import the plugins in `CALIBNB_PLUGINS` and in the entry points `calibnb.plugins`, once for each process."
+    """Import the plugins in `CALIBNB_PLUGINS` and in the entry points `calibnb.plugins`, once for each process.
+
+    >>> from calibnb.core import load_plugins
+    >>> load_plugins()  # none is named, so nothing happens
+    """
     for name in plugin_names():
         _load(name, _import_file if name.endswith('.py') else importlib.import_module, name)
     for entry in _entries(): _load(f'{entry.name} = {entry.value}', lambda entry: entry.load(), entry)
@@ -139,7 +148,16 @@ class UnknownName(ValueError):
 class Registry(dict):
     """A mapping from names to functions or classes.
 
-    Attributes: the `kind` of the entries, the parameters to `skip`, and the function `adapt`; see `__init__`."""
+    Attributes: the `kind` of the entries, the parameters to `skip`, and the function `adapt`; see `__init__`.
+
+    >>> from calibnb.core import Registry
+    >>> shapes = Registry('shape', dict(square=lambda side=1.: side**2))
+    >>> shapes.find('square')(3)
+    9
+    >>> try: shapes.find('sqare')
+    ... except ValueError as error: print(str(error).split(';')[0])
+    shape: 'sqare' is not known
+    """
     def __init__(self,
         kind:str,  # for messages: 'loss', 'model', ...
         made=(),   # initial entries, a mapping or pairs

@@ -261,7 +261,11 @@ def note_data(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
 ):
-    "Record the hash of a data set's files as an input of the running notebook."
+    """Record the hash of a data set's files as an input of the running notebook.
+
+    >>> from calibnb.data import note_data
+    >>> note_data('digits')  # part of scikit-learn, which has no files of its own
+    """
     source, content = data_input(name, **options), data_fingerprint(name, **options)
     note_input(*source, content=content)
 

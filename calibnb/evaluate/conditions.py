@@ -102,7 +102,15 @@ def write_junit(
     path,            # path of the XML file
     name:str='calibration', # name of the test suite, e.g. the file of the predictions
 ):
-    "Write the outcomes as JUnit XML, with a test case for each condition."
+    """Write the outcomes as JUnit XML, with a test case for each condition.
+
+    >>> from pathlib import Path
+    >>> from calibnb.evaluate import write_junit
+    >>> from calibnb.evaluate.conditions import Condition
+    >>> write_junit([Condition('ECE <= 5 %', 'passed', 'ECE 1.2 %, upper end 2.0 %')], 'gate.xml')
+    >>> 'failures="0"' in Path('gate.xml').read_text()
+    True
+    """
     count = {outcome: str(sum(c.outcome == outcome for c in conditions)) for outcome in ('failed', 'undecided')}
     suite = ElementTree.Element('testsuite', name=_xml(name), tests=str(len(conditions)), failures=count['failed'],
                                 errors=count['undecided'], skipped='0')

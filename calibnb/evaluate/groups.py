@@ -249,7 +249,16 @@ def _stepwise(residual, conf, members, tested, least, permutations, seed):
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #dc1d2ce6
 @dataclass(frozen=True)
 class Slice:
-    "The calibration of a slice."
+    """The calibration of a slice.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import slices
+    >>> site, target = ['a']*200 + ['b']*200, [0]*190 + [1]*10 + [0]*100 + [1]*100
+    >>> found = slices(Predictions([[2., 0.]]*400, target, groups=dict(site=site)))
+    >>> b = found.differing[0]
+    >>> b.name, b.n, b.accuracy, round(b.bias, 2)
+    ('site = b', 200, 0.5, 0.38)
+    """
     name: str          # e.g. 'region = north'; 'all' for all samples
     n: int             # number of samples
     accuracy: float    # for binary predictions, the frequency of y = 1

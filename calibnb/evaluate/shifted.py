@@ -24,7 +24,13 @@ from .audit import CrossFits, warning_texts
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #1b4233e6
 @dataclass(frozen=True)
 class ShiftResult:
-    "NLL and ECE of a calibrator here and there; the uncalibrated row has only the first four numbers."
+    """NLL and ECE of a calibrator here and there; the uncalibrated row has only the first four numbers.
+
+    >>> from calibnb.evaluate import ShiftResult
+    >>> row = ShiftResult(nll_here=.50, ece_here=.02, nll=.80, ece=.11, gain=.05, interval=(.03, .07))
+    >>> row.gain > 0  # the calibrator fitted here lowers the NLL there
+    True
+    """
     nll_here:float|None     # NLL in the audit, in nats; None if infinite
     ece_here:float|None     # ECE in the audit, a fraction
     nll:float               # NLL there, with the calibrator fitted here
@@ -71,7 +77,15 @@ def _change(gain, lowers, raises):
 
 @dataclass(frozen=True)
 class Shifted:
-    "The result of `evaluate_shifted`."
+    """The result of `evaluate_shifted`.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import evaluate, evaluate_shifted
+    >>> here, there = (Predictions([[z, 0.], [0., 2*z]]*150, [0, 1, 0, 1, 1, 1]*50) for z in (3., 4.))
+    >>> carried = evaluate_shifted(evaluate(here, calibrators=['temperature']), here, there, name='there.npz')
+    >>> round(carried.rows['temperature'].gain, 2)  # by which the calibrator fitted here lowers the NLL there
+    0.29
+    """
     name:str      # name of the shifted samples, for display
     n:int         # number of shifted samples
     rows:dict     # row of the audit -> ShiftResult
@@ -121,7 +135,15 @@ class Shifted:
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #028b3fe9
 def check_shifted(preds:Predictions, shifted:Predictions, folds:int=5):
-    "Raise ValueError if calibrators that were fitted for `preds` cannot be judged on `shifted`."
+    """Raise ValueError if calibrators that were fitted for `preds` cannot be judged on `shifted`.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate import check_shifted
+    >>> preds = Predictions([[3., 0.], [0., 2.]]*20, [0, 1]*20)
+    >>> try: check_shifted(preds, preds[:6])
+    ... except ValueError as error: print(error)
+    shifted: 6 samples, want at least 10 to refit in 5 folds
+    """
     preds.check_comparable(shifted, 'shifted')
     if len(shifted) < 2*folds:
         raise ValueError(f'shifted: {len(shifted)} samples, want at least {2*folds} to refit in {folds} folds')

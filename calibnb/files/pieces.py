@@ -175,7 +175,18 @@ def write_pieces(
     pieces,  # iterable of (probabilities (n, K), predicted classes (n,), `ReadColumns`)
     n:int,   # total number of rows
 ):
-    "Write `probs`, `prediction` and, if known, `target` in pieces, completely or not at all."
+    """Write `probs`, `prediction` and, if known, `target` in pieces, completely or not at all.
+
+    >>> import numpy as np, torch
+    >>> from calibnb.files import write_pieces
+    >>> from calibnb.files.predictions import ReadColumns
+    >>> def piece(rows):  # two rows of two classes, as `apply` calibrates them
+    ...     read = ReadColumns(torch.zeros(rows, 2), None, ['', ''], (), torch.arange(2))
+    ...     return torch.full((rows, 2), .5), torch.zeros(rows, dtype=torch.int64), read
+    >>> write_pieces('calibrated.npy', (piece(2) for _ in range(3)), n=6)
+    >>> np.load('calibrated.npy').shape
+    (6, 2)
+    """
     writers = {'.parquet': _write_parquet_pieces, '.npy': _write_npy_pieces}
     write = pick('file format', Path(path).suffix.lower(), writers)
     with atomic_write(path) as tmp: write(tmp, pieces, n)

@@ -52,7 +52,7 @@ def weighting_effect(
     >>> from calibnb.metrics.sampling_weights import weighting_effect
     >>> wrong = torch.tensor([1., 0., 0., 0.])
     >>> [round(weighting_effect(wrong, torch.tensor([w, 1., 1., 1.])), 2) for w in (1., 3., .2)]
-    [1.0, 1.0, 0.65]
+    [1.0, 1.33, 0.31]
     """
     if weight is None: return 1.
     values, weight = values.double(), weight.double()/weight.double().mean()

@@ -53,7 +53,14 @@ class _Resizing(Classifier):
     def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
 
 class Torchvision(_Resizing):
-    "A torchvision network with a new head; raises ValueError for weights or images that do not fit."
+    """A torchvision network with a new head; raises ValueError for weights or images that do not fit.
+
+    >>> import torch
+    >>> from calibnb.models import Torchvision
+    >>> net = Torchvision(10, (3, 32, 32), net='resnet18').eval()
+    >>> net(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (3, height, width) of the images

@@ -36,7 +36,13 @@ def show_markdown(
     display(Markdown(template.format(*map(markdown_text, values), **texts)))
 
 def show_summary():
-    "Reserve the place of the answer, which the last cell fills in, and of the cover, the figure to see first."
+    """Reserve the place of the answer, which the last cell fills in, and of the cover, the figure to see first.
+
+    >>> from calibnb.notebooks import show_summary
+    >>> show_summary()  # in a terminal
+    <IPython.core.display.Markdown object>
+    <IPython.core.display.Markdown object>
+    """
     from IPython.display import Markdown, display
     display(Markdown('*What we found stands here after the last cell has run.*'), display_id='found')
     Experiment.cover_place = display(Markdown(''), display_id='cover')

@@ -156,7 +156,14 @@ def _hours(config, state, root):
 def sum_text(
     plan, # from `plan_table`, with hours
 )->str:
-    "Summarise a plan: '80 runs, 75 still to run: 1,200 hours by finished runs, 31 hours on one H100-class GPU'."
+    """Summarise a plan: '80 runs, 75 still to run: 1,200 hours by finished runs, 31 hours on one H100-class GPU'.
+
+    >>> import pandas as pd
+    >>> from calibnb.runs import sum_text
+    >>> plan = pd.DataFrame(dict(state=['done', 'new', 'new'], hours=[2., 2., 2.], gpu_hours=[.1, .1, .1]))
+    >>> sum_text(plan)
+    '3 runs, 2 still to run: 4.0 hours by finished runs, 0.2 hours on one H100-class GPU'
+    """
     todo = plan[plan.state != 'done']
     def hours_text(column):
         known = todo[column].dropna()

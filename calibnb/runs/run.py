@@ -249,7 +249,16 @@ def train_file(
     root=None,   # folder of all runs; None: the root of the run.json, or `runs_root()` for other files
     device:str='auto',
 )->Run|None:
-    "Load or train the run that a file describes; under torchrun, return None on all processes except the first."
+    """Load or train the run that a file describes; under torchrun, return None on all processes except the first.
+
+    >>> from pathlib import Path
+    >>> from calibnb.runs import RunConfig, train_file
+    >>> config = RunConfig(data='digits', model='mlp', loss='ce', recipe=dict(epochs=1))
+    >>> _ = Path('config.json').write_text(config.model_dump_json())
+    >>> run = train_file('config.json', root='runs', device='cpu')
+    >>> run.predictions('test').form
+    '10 classes'
+    """
     path = Path(path)
     given = read_json(path)
     if given is None: raise ValueError(f'config: {path} is not a JSON file with a configuration')
