@@ -23,7 +23,8 @@ from ..data.splits import Split
 from ..train.recipe import Recipe
 from ..train.device import to_memory_format
 from ..train.evaluator import makes_own_labels
-from ..train.trainer import Stepper, Trainer
+from ..train.one_batch import Stepper
+from ..train.trainer import Trainer
 from .learned import GammaNet, LearnedL2, LearnedSmoothing
 from calibnb.meta.hypergradients import (
     frozen_batchnorm_stats, full_direction, head_direction, leaked_gradients, meta_gradient, rng_state

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'recipe': ['PRESETS', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe'],
     'batches': ['flip_labels'],
     'hooks': ['Hooks'],
+    'finite': ['mean_loss'],
     'history': ['History', 'EventFiles'],
     'recorders': [
         'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE',
@@ -22,8 +23,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'one_thread', 'to_memory_format', 'average_buffers', 'explain_memory', 'release_cached_memory',
         'training_context'
     ],
-    'evaluator': ['check_task', 'Evaluator'],
-    'trainer': ['GradientScale', 'Stepper', 'mean_loss', 'Position', 'Trainer'],
+    'evaluator': ['loss_of_batch', 'check_task', 'Evaluator'],
+    'one_batch': ['Stepper'],
+    'trainer': ['Position', 'Trainer'],
     'callbacks': ['calibration_measures', 'hf_measures', 'lightning_callback'],
     'external': ['load_network', 'labelled_images', 'predict_with', 'write_predictions'],
 })

@@ -7,6 +7,7 @@ from .recipe import KEEP as KEEP
 from .recipe import Recipe as Recipe
 from .batches import flip_labels as flip_labels
 from .hooks import Hooks as Hooks
+from .finite import mean_loss as mean_loss
 from .history import History as History
 from .history import EventFiles as EventFiles
 from .recorders import EpochView as EpochView
@@ -31,11 +32,10 @@ from .device import average_buffers as average_buffers
 from .device import explain_memory as explain_memory
 from .device import release_cached_memory as release_cached_memory
 from .device import training_context as training_context
+from .evaluator import loss_of_batch as loss_of_batch
 from .evaluator import check_task as check_task
 from .evaluator import Evaluator as Evaluator
-from .trainer import GradientScale as GradientScale
-from .trainer import Stepper as Stepper
-from .trainer import mean_loss as mean_loss
+from .one_batch import Stepper as Stepper
 from .trainer import Position as Position
 from .trainer import Trainer as Trainer
 from .callbacks import calibration_measures as calibration_measures

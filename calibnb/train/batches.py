@@ -56,6 +56,13 @@ class EpochPlan:
         self.mix = np.random.default_rng(seed).beta(mixup, mixup, len(self.spans)).tolist()
         self.parts['partner'] = torch.cat([a + torch.randperm(b - a, **source) for a, b in self.spans])
 
+    @classmethod
+    def of(cls, split, recipe, generator)->'EpochPlan':
+        "Draw the plan of the next epoch of training on a split."
+        # for random crops, 4 pixels on each side of a width of 32; the papers do not state the padding
+        padding = max(1, split.x.shape[-1]//8)
+        return cls(len(split), recipe.batch_size, generator, recipe.augment, recipe.mixup, padding)
+
     def __len__(self): return len(self.spans)
     def to(self, device):
         "Move the plan to a device."

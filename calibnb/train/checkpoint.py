@@ -19,7 +19,64 @@ from torch import nn
 
 from ..core.atomic import atomic_write
 from ..processes.distributed import gathered, rank, world_size
+from .finite import check_finite
 from .hooks import Hooks
+
+# %% ../../nbs/60_train/03_checkpoint.ipynb #5a9d4102
+def _shared_state(trainer)->dict:
+    "Return the state of training that is equal in all processes."
+    position, changing = trainer.position, Hooks.of(trainer.loss).changing
+    recorded = {str(i): Hooks.of(recorder).arrays for i, recorder in enumerate(trainer.recorders)}
+    return dict(
+        task=trainer.task,
+        model=trainer.model.state_dict(),
+        stepper=trainer.stepper.state_dict(),
+        loss={name: getattr(trainer.loss, name) for name in changing},
+        arrays={i: tensors for i, tensors in recorded.items() if tensors is not None},
+        history=position.history.rows,
+        best=vars(position.best),
+        generator=position.epoch_start,
+        step=position.step)
+
+def _restore_shared(trainer, state):
+    "Restore what `_shared_state` returned."
+    position = trainer.position
+    trainer.model.load_state_dict(state['model'])
+    trainer.stepper.load_state_dict(state['stepper'])
+    for name, value in state['loss'].items(): getattr(trainer.loss, name).copy_(value)
+    for i, tensors in state['arrays'].items():
+        trainer.recorders[int(i)].arrays = {k: v.cpu() for k, v in tensors.items()}
+    position.history.rows[:] = state['history']
+    vars(position.best).update(state['best'])
+    position.generator.set_state(state['generator'].cpu())
+    position.begin_epoch()
+    position.step = state['step']
+
+# %% ../../nbs/60_train/03_checkpoint.ipynb #5a9d4104
+def _own_state(trainer)->dict:
+    "Return the state of this process alone."
+    position, device = trainer.position, trainer.device
+    return dict(
+        cpu=torch.get_rng_state(),
+        cuda=torch.cuda.get_rng_state(device) if device.type == 'cuda' else None,
+        loss_sums=None if position.loss_sums is None else position.loss_sums.cpu(),
+        labels=position.labels)
+
+def _restore_own(trainer, own):
+    "Restore the part of this process; `own` is a list with the `_own_state` of each process that was saved."
+    position, device = trainer.position, trainer.device
+    generators, taken_over = _for_this_process(own)
+    torch.set_rng_state(generators['cpu'].cpu())
+    if generators['cuda'] is not None: torch.cuda.set_rng_state(generators['cuda'].cpu(), device)
+    position.labels = sum(process['labels'] for process in taken_over)
+    if own[0]['loss_sums'] is None: return  # saved between two epochs
+    nothing = torch.zeros_like(own[0]['loss_sums'])
+    position.loss_sums = sum((process['loss_sums'] for process in taken_over), nothing).to(device)
+
+def _for_this_process(own):
+    "Return the state whose generators this process takes, and the states whose losses it takes over."
+    if len(own) == world_size(): return own[rank()], [own[rank()]]
+    return own[min(rank(), len(own) - 1)], own if rank() == 0 else []
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #81d93654
 def _code_fingerprint(code):
@@ -69,24 +126,14 @@ def describe_task(trainer, splits)->dict:
     return task | dict(recorders=str([describe(r) for r in trainer.recorders]))
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #f70e7616
-def _rng_states(device):
-    "Return the states of the global generators, which dropout uses."
-    cuda = torch.cuda.get_rng_state(device) if device.type == 'cuda' else None
-    return dict(cpu=torch.get_rng_state(), cuda=cuda)
-
-def _set_rng_states(states, device):
-    torch.set_rng_state(states['cpu'].cpu())
-    if states['cuda'] is not None: torch.cuda.set_rng_state(states['cuda'].cpu(), device)
-
 def save_checkpoint(
     trainer,  # during `fit`
     path,
 ):
     "Write the state of training, completely or not at all. All processes call this function; the first process writes."
-    of_processes = gathered(_rng_states(trainer.device) | trainer.position.process_state())
+    own = gathered(_own_state(trainer))
     if rank(): return
-    state = dict(task=trainer.task, own=of_processes, **trainer.state_dict())
-    with atomic_write(path) as tmp: torch.save(state, tmp)
+    with atomic_write(path) as tmp: torch.save(dict(_shared_state(trainer), own=own), tmp)
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #6eb29e60
 def _difference(saved, current, before=40, length=120):
@@ -109,12 +156,6 @@ def _read(path, device):
     if isinstance(state, dict) and 'task' in state: return state
     raise ValueError(f'checkpoint: {path} was not written by a Trainer; give another path')
 
-def _for_this_process(saved):
-    "Return the generator states for this process, and the saved states of the processes whose losses it takes over."
-    if len(saved) == world_size(): return saved[rank()], [saved[rank()]]
-    generators = saved[min(rank(), len(saved) - 1)]  # with another number of processes, dropout masks differ anyway
-    return generators, saved if rank() == 0 else []  # the first process takes over all losses
-
 def load_checkpoint(
     trainer,  # before the first epoch of `fit`
     path,
@@ -126,10 +167,9 @@ def load_checkpoint(
         if saved == current: continue
         raise ValueError(f'checkpoint: {path} was made with another {part} ({_difference(saved, current)}); '
                          'remove the file or give another path')
-    generators, processes = _for_this_process(state['own'])
-    trainer.load_state_dict(state, processes)
-    _set_rng_states(generators, trainer.device)
-    try: trainer.check_finite()
+    _restore_shared(trainer, state)
+    _restore_own(trainer, state['own'])
+    try: check_finite(trainer)
     except FloatingPointError as e:
         raise ValueError(f'checkpoint: {path} holds a state that is not finite ({e}); '
                          'remove the file to start again') from e
@@ -183,7 +223,7 @@ class Saver:
 
     def _save(self):
         start = time.monotonic()
-        self.trainer.check_finite()  # synchronises the device; if it raises, the last good checkpoint stays
+        check_finite(self.trainer)  # synchronises the device; if it raises, the last good checkpoint stays
         save_checkpoint(self.trainer, self.path)
         self.saved_at = time.monotonic()
         self.took_s = self.saved_at - start

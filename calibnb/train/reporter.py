@@ -27,20 +27,20 @@ class Reporter:
     pause_s, val_share = 1., .01  # seconds between two states; share of the time for the validation set
     def __init__(self, trainer, send=None):
         self.trainer, self.send, self.start = trainer, send, time.monotonic()
-        self.first = self._position()
+        self.first = self._epochs_done()
         self.due, self.epoch_at, self.val_at = self.start + self.pause_s, self.start, self.start
         self.val, self.val_s = dict(val_nll=None, val_error=None), None
 
-    def _position(self):
+    def _epochs_done(self):
         "Return the number of finished epochs, with the fraction of the current epoch."
         position = self.trainer.position
-        return len(position.history) + (0 if position.losses is None else position.step/len(position.losses))
+        return len(position.history) + (0 if position.loss_sums is None else position.step/len(position.loss_sums))
 
     def after_batch(self):
         "Send the state if the next state is due."
         if self.send is None or time.monotonic() < self.due: return
         position = self.trainer.position
-        self._send(len(position.history) + 1, position.losses.sum().item()/sum(position.counts))
+        self._send(len(position.history) + 1, position.loss_sums.sum().item()/position.labels)
 
     def after_epoch(self, view, row):
         "Evaluate `val` if an evaluation is due, and send the state; `row` is the new row of the history."
@@ -68,7 +68,7 @@ class Reporter:
 
     def _send(self, epoch, train_loss):
         "Send the state, with the time to the end estimated from the time so far."
-        now, done, epochs = time.monotonic(), self._position(), self.trainer.recipe.epochs
+        now, done, epochs = time.monotonic(), self._epochs_done(), self.trainer.recipe.epochs
         self.due = now + self.pause_s
         left_s = (now - self.start)*(epochs - done)/(done - self.first) if done > self.first else None
         self.send(dict(epoch=epoch, epochs=epochs, epochs_done=done, train_loss=train_loss, left_s=left_s, **self.val))

@@ -24,7 +24,8 @@ from calibnb.train import Evaluator, GradientNorms, Recipe, Stepper
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.recipe import FusedSGD
 from calibnb.train.recorders import BestEpoch, _copy_state
-from calibnb.train.trainer import Position, mean_loss
+from calibnb.train.finite import mean_loss
+from calibnb.train.trainer import Position
 
 DEVICES = "cuda", "meta"
 OPTIONS = {"as they are": {}, "weight": dict(weight=[1.]*10), "ignore_index": dict(ignore_index=-100)}
@@ -178,7 +179,7 @@ def test_step(kind):
         for made in batches(images("meta", 32), plan, "meta"):
             position.add(*stepper(made, .1), len(plan), device)
         with pytest.raises(LOOKS):
-            mean_loss(position.losses, position.counts, recipe, 0)
+            mean_loss(position.loss_sums, position.labels, recipe, 0)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad"])

@@ -43,7 +43,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
     "batches": "train.batches",
     "recorders": "train.history train.recorders",
-    "train": "train.hooks train.device train.evaluator train.reporter train.trainer train.callbacks",
+    "train": "train.hooks train.finite train.device train.evaluator train.reporter train.one_batch train.trainer"
+             " train.callbacks",
     "gamma_net": "meta.learned meta.hypergradients", "meta": "meta.trainer",
 }
 
@@ -597,7 +598,8 @@ TABLE |= {
                                         dict(precision="bf16", keep="val_nll"))],
     "train.Trainer, optimisers": lambda: [trained(optimizer=o, lr=.01, epochs=1) for o in ("adam", "adamw", "adagrad")],
     "batches.flip_labels": lambda: batches.flip_labels(TARGET, K, .5, 0),
-    "train.mean_loss": lambda: train.mean_loss(CONF, [1]*N, Recipe(), 0),
+    "train.loss_of_batch": lambda: train.loss_of_batch(losses.make_loss("focal"), LOGITS, TARGET),
+    "train.mean_loss": lambda: train.mean_loss(CONF, N, Recipe(), 0),
     "recorders.make_recorder": lambda: trained(ALL_RECORDERS, keep="refinement"),
     "meta.MetaTrainer": lambda: [meta_trained(**o)
                                  for o in ({}, dict(scope="full"), dict(learn="smoothing", outer="dece"),
@@ -794,10 +796,10 @@ ELSEWHERE = {
                        "check_data data_input note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "prefetch Batch"},
-    "train": {HELPERS: "check_task check_micro_batches check_scalar loss_reduction "
+    "train": {HELPERS: "check_task check_micro_batches check_finite loss_reduction "
                        "makes_own_labels "
                        "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
-                       "compile_function clip_gradients largest_magnitude average_buffers GradientScale Hooks "
+                       "compile_function clip_gradients largest_weight average_buffers Hooks "
                        "lightning_callback",
               "parts of train.Trainer": "Evaluator Stepper Position Reporter"},
     "recorders": {HELPERS: "view_for recorders History EventFiles EpochView Recorder "

@@ -34,6 +34,7 @@ from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.checkpoint import Saver, Stopped, describe, load_checkpoint
 from calibnb.train.device import compile_function
 from calibnb.train.evaluator import check_micro_batches, loss_reduction
+from calibnb.train.reporter import Reporter
 
 
 def images(n=70, side=8, K=3, seed=0):
@@ -282,6 +283,25 @@ def test_pieces_of_trees_count_their_labels(monkeypatch):
     assert not torch.allclose(whole, whole_scaled, atol=1e-3)
 
 
+def trees_trained(pieces):
+    "Weights of a Tree-LSTM, and its history, after three epochs on this process and those beside it."
+    x = torch.from_numpy(tree_tables([parse_tree(t) for t in TREES], lambda w: int(w[1:]) + 2, [0, 1, -1], 8))
+    part = Split(x, torch.tensor([1, 0, 1, 0, 1]))
+    net = make_model("tree_lstm", 2, (8, 5), vocabulary=10, dim=4, dropout=0., seed=1)
+    with joined("cpu"):
+        recipe = Recipe(epochs=3, batch_size=5, accumulate=pieces)
+        history = Trainer(net, make_loss("ce"), recipe, "cpu").fit(Splits("trees", 2, part, part, part))
+    return torch.cat([p.detach().flatten() for p in net.parameters()]), history["train_loss"]
+
+
+def test_two_processes_count_the_labels_of_all_trees():
+    "Each divides its gradients by the labels of both; of three processes, each computes the whole batch of five."
+    weights, losses = trees_trained(1)
+    for processes, pieces in (2, 1), (3, 2):
+        for weights_there, losses_there in on_processes(processes, trees_trained, pieces):
+            assert torch.allclose(weights_there, weights, atol=1e-6) and np.allclose(losses_there, losses, rtol=1e-5)
+
+
 def test_loss_scaling_that_skips_the_first_steps_still_learns():
     "Gradients of summed losses overflow at first in fp16; what the optimiser remembers must not be rubbish then."
     splits = load_data("digits")
@@ -379,6 +399,21 @@ def test_the_learning_rates_of_a_warmed_up_cosine_reach_the_optimiser(monkeypatc
     monkeypatch.setattr("calibnb.train.Stepper.__call__", step)
     trained(splits, epochs=4, schedule="cosine", warmup=1, lr=1.)
     assert len(used) == 20 and np.allclose(used[:6], [0, .2, .4, .6, .8, 1.]) and 0 < used[-1] < used[10] < 1
+
+
+def test_progress_is_reported_after_each_batch_and_epoch_and_changes_no_bits(monkeypatch):
+    monkeypatch.setattr(Reporter, "pause_s", 0)
+    monkeypatch.setattr(Reporter, "val_share", 1e9)  # evaluate after every epoch
+    splits, states = load_data("digits"), []
+
+    def fit(progress):
+        trainer = mlp_trainer(splits, make_loss("ce"), Recipe.quick(3), hidden=[8], seed=0)
+        return trainer.fit(splits, progress=progress).rows
+    silent = fit(False)
+    assert fit(states.append) == silent  # bits: a reporter only looks
+    assert [states[-1][name] for name in ("epoch", "train_loss", "left_s")] == [3, silent[2]["train_loss"], 0]
+    assert len(states) == 3*(-(-len(splits.train)//Recipe.quick().batch_size) + 1)
+    assert 0 < states[-1]["val_error"] < 1 and states[0]["val_nll"] is None
 
 
 def test_label_noise_is_drawn_once_and_only_for_training():
@@ -679,7 +714,7 @@ def test_a_training_of_two_processes_continues_with_one(tmp_path):
         fit(stopping, checkpoint=path, every_s=0)
     state = torch.load(path, weights_only=True)
     own, = state["own"]
-    halves = [dict(own, losses=own["losses"]*share, counts=[n*share for n in own["counts"]]) for share in (.25, .75)]
+    halves = [dict(own, loss_sums=own["loss_sums"]*share, labels=own["labels"]*share) for share in (.25, .75)]
     torch.save(state | dict(own=halves), path)
     left = iter(range(1000))
     whole, resumed = fit(F.cross_entropy), fit(stopping, checkpoint=path)
@@ -756,7 +791,7 @@ def test_small_networks_have_the_same_bits_with_more_threads():
 def predicted_by_kept_weights(run, splits, model, **model_args):
     "Test logits of the epoch that a run kept, computed in this process alone."
     net = make_model(model, splits.num_classes, splits.in_shape, **model_args)
-    net.load_state_dict(saved_state(run.path)["kept"]["state"])
+    net.load_state_dict(saved_state(run.path)["best"]["state"])
     return Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits
 
 
