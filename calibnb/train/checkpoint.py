@@ -48,7 +48,7 @@ def _restore_shared(trainer, state):
         trainer.recorders[int(i)].arrays = {k: v.cpu() for k, v in tensors.items()}
     position.history.rows[:] = state['history']
     vars(position.best).update(state['best'])
-    position.generator.set_state(state['generator'].cpu())
+    position.generator.set_state(state['generator'].cpu())  # to draw the plan of this epoch again
     position.begin_epoch()
     position.step = state['step']
 

@@ -71,9 +71,9 @@ class Trainer:
         recipe, events = self.recipe, tensorboard if rank() == 0 else None
         with training_context(self.model, recipe, self.device):
             splits = self._begin(splits, recorders, checkpoint)
-            with (catch_sigterm() if checkpoint else nullcontext([]) as signals,
+            with (catch_sigterm() if checkpoint else nullcontext([]) as signals,  # list of received signals
                   EventFiles(events) if events else nullcontext(lambda row: None) as write_events,
-                  live_training('training', progress) as send):
+                  live_training('training', progress) as send):  # function of the state of training, or None
                 if checkpoint and broadcast(Path(checkpoint).exists()): load_checkpoint(self, checkpoint)
                 saver, reporter = Saver(self, checkpoint, every_s, signals), Reporter(self, send)
                 for row in self.history.rows: write_events(row)  # epochs before an interruption
@@ -117,7 +117,7 @@ class Trainer:
         recipe, position = self.recipe, self.position
         plan = EpochPlan.of(train, recipe, position.generator)
         self.model.train()
-        for batch in batches(train, plan, self.device, position.step, rank(), world_size()):  # already on the device
+        for batch in batches(train, plan, self.device, position.step, rank(), world_size()):  # from batch `step` on
             loss_sum, labels = self.stepper(batch, recipe.lr_at(epoch + position.step/len(plan)))
             position.add(loss_sum, labels, len(plan), self.device)
             saver.after_batch()
