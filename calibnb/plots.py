@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
-           'set_style', 'loss_style', 'curves', 'reliability_axes', 'fill_reliability_axes', 'reliability_diagram',
-           'reliability_row', 'correctness_histogram', 'risk_coverage', 'decision_curve', 'interval_dots',
-           'forest_plot', 'density', 'label_points']
+           'set_style', 'loss_style', 'seed_lines', 'curves', 'log_ticks', 'reliability_axes', 'fill_reliability_axes',
+           'reliability_diagram', 'reliability_row', 'correctness_histogram', 'label_histograms', 'risk_coverage',
+           'decision_curve', 'interval_dots', 'forest_plot', 'forest_columns', 'density', 'shared_colorbar',
+           'label_points']
 
 # %% ../nbs/35_plots.ipynb #5b6176e5
 from itertools import cycle
@@ -89,6 +90,26 @@ def loss_style(
     return dict(color=color, linestyle=line, label=loss_label(name, **options))
 
 # %% ../nbs/35_plots.ipynb #3844d557
+def seed_lines(
+    ax,
+    x,          # (P,)
+    values,     # (P, S) a column for each seed
+    **style,    # keyword arguments of `plot`, e.g. from `loss_style`
+):
+    """Draw the mean over the seeds as a line, and each of several seeds as a thin line.
+
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.plots import seed_lines
+    >>> ax = Figure().subplots()
+    >>> seed_lines(ax, [1, 2], [[.2, .4], [.1, .1]], color='k', label='CE')
+    >>> [[round(float(y), 2) for y in line.get_ydata()] for line in ax.lines]
+    [[0.2, 0.1], [0.4, 0.1], [0.3, 0.1]]
+    """
+    values = np.asarray(values)
+    thin = style | dict(label=None, linestyle='-', marker='', lw=.6, alpha=.3)
+    for line in values.T if values.shape[1] > 1 else (): ax.plot(x, line, **thin)
+    ax.plot(x, values.mean(1), **style)
+
 def curves(
     axes,            # one Axes for each panel
     panels:dict,     # column of the frames -> title of the panel, in the order of `axes`
@@ -109,14 +130,31 @@ def curves(
     for ax, (column, title) in zip(axes, panels.items()):
         for label in labels:
             seeds = [(frame, style) for frame, style in frames if style['label'] == label]
-            lines = np.stack([frame[column].to_numpy()*scale.get(column, 1) for frame, _ in seeds])
+            lines = np.stack([frame[column].to_numpy()*scale.get(column, 1) for frame, _ in seeds], 1)
             first, style = seeds[0]
-            if len(lines) > 1:
-                thin = style | dict(label=None, linestyle='-', lw=.6, alpha=.3)
-                for line in lines: ax.plot(first['epoch'], line, **thin)
-            ax.plot(first['epoch'], lines.mean(0), **style)
+            seed_lines(ax, first['epoch'], lines, **style)
         ax.set(xlabel='epoch', title=title)
         ax.xaxis.get_major_locator().set_params(integer=True)
+
+# %% ../nbs/35_plots.ipynb #c4166508
+def log_ticks(
+    ax,
+    x=(),  # ticks of the horizontal axis; (): leave this axis as it is
+    y=(),  # ticks of the vertical axis
+):
+    """Make axes logarithmic, with a label at each of the given ticks and no others.
+
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.plots import log_ticks
+    >>> ax = Figure().subplots()
+    >>> log_ticks(ax, x=[20, 100, 400])
+    >>> ax.get_xscale(), [label.get_text() for label in ax.get_xticklabels()]
+    ('log', ['20', '100', '400'])
+    """
+    for name, axis, ticks in (('x', ax.xaxis, x), ('y', ax.yaxis, y)):
+        if not len(ticks): continue
+        ax.set(**{f'{name}scale': 'log', f'{name}ticks': ticks, f'{name}ticklabels': [f'{tick:g}' for tick in ticks]})
+        axis.set_minor_locator(mpl.ticker.NullLocator())
 
 # %% ../nbs/35_plots.ipynb #5ebb8502
 def reliability_axes(
@@ -282,6 +320,31 @@ def correctness_histogram(
     ax.legend(loc='upper left')
     return pd.DataFrame(dict(lo=edges[:-1], hi=edges[1:], right=right, wrong=wrong))
 
+# %% ../nbs/35_plots.ipynb #c8f7a5ee
+def label_histograms(
+    axes,          # one Axes for each epoch
+    recorded:dict, # from the recorder `confidence_histogram`: epoch (E,), right (E, bins), wrong (E, bins)
+    name:str,      # of the network, in the titles
+):
+    """Draw the numbers of correct and of misclassified samples over the probability of the label, a panel an epoch.
+
+    >>> import torch
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.plots import label_histograms
+    >>> axes = Figure().subplots(1, 2)
+    >>> counts = dict(right=torch.tensor([[0, 9], [0, 10]]), wrong=torch.tensor([[2, 1], [1, 1]]))
+    >>> label_histograms(axes, dict(epoch=torch.tensor([1, 5])) | counts, 'CE')
+    >>> [patch.get_label() for patch in axes[0].patches]
+    ['correct', 'misclassified']
+    """
+    for ax, epoch, right, wrong in zip(axes, recorded['epoch'].tolist(), recorded['right'], recorded['wrong']):
+        edges = np.linspace(0, 1, len(right) + 1)
+        ax.stairs(right, edges, color=blue, fill=True, alpha=.5, label='correct')
+        ax.stairs(wrong, edges, color=vermillion, lw=1.4, label='misclassified')
+        ax.set(title=f'{name}, epoch {epoch}', yscale='log')
+        ax.minorticks_off()
+    axes[0].set_ylabel('test samples')
+
 # %% ../nbs/35_plots.ipynb #958648fb
 def risk_coverage(
     ax,
@@ -383,25 +446,15 @@ def _rows_of_claims(findings):
         else: row.append(finding)
     return rows
 
-def forest_plot(
-    ax,        # height about .4 inches for each claim
-    findings,  # objects with claim, kind, verdict, data and effect; findings without an effect are left out
-):
-    """Draw the margin of each claim with its interval, a row per claim; a positive margin supports the claim.
+def _with_margin(findings): return [f for f in findings if f.effect is not None and f.effect.value is not None]
 
-    >>> import matplotlib.pyplot as plt
-    >>> from calibnb.plots import forest_plot
-    >>> from calibnb.studies import Claim, decide
-    >>> ax = plt.figure(figsize=(6, .8)).add_subplot()
-    >>> claim = Claim('ours', 'focal loss has the lower ECE', '', [2.1, 1.8, 2.5, 1.9, 2.2], sesoi=.5)
-    >>> forest_plot(ax, decide([claim]))
-    """
-    tested = [f for f in findings if f.effect is not None and f.effect.value is not None]
-    rows = _rows_of_claims(tested)
-    kinds, sets = {f.kind for f in tested}, list(dict.fromkeys(f.data for f in tested))
-    marker_of = dict(zip(sets, cycle(_DATA_MARKERS))) if len(sets) > 1 else {}  # else markers show the kind
-    labels = [fill(f.claim if len(kinds) == 1 else f'{f.claim} [{f.kind}]', 70) for f, *_ in rows]
-    height = np.array([max(1.5 + label.count('\n'), .7 + .8*len(row)) for label, row in zip(labels, rows)])  # in lines
+def _labels_and_heights(rows, width, with_kind):
+    "Return the text beside each row, at most `width` letters wide, and the height of the row in lines."
+    labels = [fill(f'{f.claim} [{f.kind}]' if with_kind else f.claim, width) for f, *_ in rows]
+    return labels, np.array([max(1.5 + label.count('\n'), .7 + .8*len(row)) for label, row in zip(labels, rows)])
+
+def _draw_claims(ax, rows, labels, height, marker_of):
+    "Draw rows of findings from the top; `marker_of` has the marker of each data set, or is empty."
     center = height.cumsum() - height/2
     # findings of one row are .8 lines apart
     drawn = [(y + .8*(i - (len(row) - 1)/2), finding) for y, row in zip(center, rows) for i, finding in enumerate(row)]
@@ -416,16 +469,92 @@ def forest_plot(
     ax.xaxis.set_major_formatter('{x:g}')
     ax.set(yticks=center, ylim=(height.sum(), 0))
     ax.set_yticklabels(labels, fontsize=8)
-    ax.set_xlabel('margin in units of the smallest effect of interest (grey: smaller);\n'
-                  'a positive margin supports the claim; bars: the intervals that decide, adjusted for\n'
-                  'the number of claims and of rivals; equivalent: the 90 % interval', fontsize=8.5)
     ax.grid(axis='y', visible=False)
+
+_MARGINS = ('margin in units of the smallest effect of interest (grey: smaller);\n'
+            'a positive margin supports the claim; bars: the intervals that decide, adjusted for\n'
+            'the number of claims and of rivals; equivalent: the 90 % interval')
+
+def _markers(tested):
+    "Return the marker of each data set; if there is only one, markers show the kind of the claim, and this is empty."
+    sets = list(dict.fromkeys(f.data for f in tested))
+    return dict(zip(sets, cycle(_DATA_MARKERS))) if len(sets) > 1 else {}
+
+def _verdict_legend(tested, marker_of):
+    "Return handles that explain colours and markers."
     present = [v for v in (*_verdicts, 'open') if any(f.verdict == v for f in tested)]
     handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='' if marker_of else 'o', lw=2.2, label=v)
                for v in present]
-    handles += [mpl.lines.Line2D([], [], color='k', marker=marker, ls='', label=name)
-                for name, marker in marker_of.items()]
+    return handles + [mpl.lines.Line2D([], [], color='k', marker=marker, ls='', label=name)
+                      for name, marker in marker_of.items()]
+
+def forest_plot(
+    ax,        # height about .4 inches for each claim
+    findings,  # objects with claim, kind, verdict, data and effect; findings without an effect are left out
+):
+    """Draw the margin of each claim with its interval, a row per claim; a positive margin supports the claim.
+
+    >>> import matplotlib.pyplot as plt
+    >>> from calibnb.plots import forest_plot
+    >>> from calibnb.studies import Claim, decide
+    >>> ax = plt.figure(figsize=(6, .8)).add_subplot()
+    >>> claim = Claim('ours', 'focal loss has the lower ECE', '', [2.1, 1.8, 2.5, 1.9, 2.2], sesoi=.5)
+    >>> forest_plot(ax, decide([claim]))
+    """
+    tested = _with_margin(findings)
+    rows, marker_of = _rows_of_claims(tested), _markers(tested)
+    labels, height = _labels_and_heights(rows, 70, with_kind=len({f.kind for f in tested}) > 1)
+    _draw_claims(ax, rows, labels, height, marker_of)
+    ax.set_xlabel(_MARGINS, fontsize=8.5)
+    handles = _verdict_legend(tested, marker_of)
     ax.legend(handles=handles, loc='lower right', bbox_to_anchor=(1, 1), ncols=max(1, min(4, len(handles))))
+
+# %% ../nbs/35_plots.ipynb #e599015e
+_LINE, _HEAD = .16, 2  # height of a line of text in inches; lines for the title and the axis of a panel
+
+def _in_two_columns(heights):
+    "Return the names of two columns of about the same height, from name -> height: the largest come first."
+    columns = [], []
+    def filled(column): return sum(heights[name] for name in column)
+    for name in sorted(heights, key=heights.get, reverse=True): min(columns, key=filled).append(name)
+    return [column for column in columns if column]
+
+def forest_columns(
+    groups:dict,       # title of a panel -> findings as for `forest_plot`, e.g. the claims of a paper
+    width:float=10.4,  # of the figure in inches
+):                     # the figure, as high as its claims need
+    """Draw the margins of many claims in two columns, with a panel for each group; the axis is the same in all.
+
+    >>> from calibnb.plots import forest_columns
+    >>> from calibnb.studies import Claim, decide
+    >>> claims = [Claim('ours', text, '', [2.1, 1.8, 2.5, 1.9, 2.2], sesoi=.5) for text in ('lower ECE', 'lower NLL')]
+    >>> fig = forest_columns({'first paper': decide(claims), 'second paper': decide(claims[:1])})
+    >>> [ax.get_title(loc='left') for ax in fig.axes]
+    ['first paper', 'second paper']
+    """
+    import matplotlib.pyplot as plt
+    tested = {name: _with_margin(findings) for name, findings in groups.items()}
+    every = [f for findings in tested.values() for f in findings]
+    marker_of, with_kind = _markers(every), len({f.kind for f in every}) > 1
+    rows = {name: _rows_of_claims(findings) for name, findings in tested.items() if findings}
+    texts = {name: _labels_and_heights(of_name, 44, with_kind) for name, of_name in rows.items()}
+    lines = {name: height.sum() + _HEAD for name, (_, height) in texts.items()}
+    columns = _in_two_columns(lines)
+    tallest = max(sum(lines[name] for name in column) for column in columns)
+    fig = plt.figure(figsize=(width, _LINE*tallest + 1.2))
+    grid, shared = fig.add_gridspec(1, len(columns)), None
+    for place, column in enumerate(columns):
+        # an empty panel fills a column that is shorter than the other
+        heights = [*(lines[name] for name in column), max(tallest - sum(lines[name] for name in column), .01)]
+        parts = grid[place].subgridspec(len(heights), 1, height_ratios=heights)
+        for part, name in zip(parts, column):
+            ax = shared = fig.add_subplot(part, sharex=shared)
+            _draw_claims(ax, rows[name], *texts[name], marker_of)
+            ax.set_title(name, loc='left')
+    fig.supxlabel(_MARGINS, fontsize=8.5)
+    handles = _verdict_legend(every, marker_of)
+    fig.legend(handles=handles, loc='outside upper right', ncols=max(1, len(handles)))
+    return fig
 
 # %% ../nbs/35_plots.ipynb #a0975219
 def density(
@@ -448,6 +577,27 @@ def density(
     image = ax.hexbin(x, y, gridsize=gridsize, bins='log', mincnt=1, cmap=sequential, lw=.1, xscale=scale, yscale=scale)
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
     return image
+
+# %% ../nbs/35_plots.ipynb #562db0da
+def shared_colorbar(
+    images,     # of `density`
+    axes,       # the Axes beside which the bar stands
+    **options,  # of `Figure.colorbar`
+):
+    """Give images of `density` one colour scale, from one sample to the most in a bin, and draw its bar.
+
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from calibnb.plots import density, shared_colorbar
+    >>> axes = Figure().subplots(1, 2)
+    >>> images = [density(ax, np.zeros(n), np.zeros(n), 'x', 'y') for ax, n in zip(axes, (20, 50))]
+    >>> bar = shared_colorbar(images, axes)
+    >>> [tuple(map(int, image.get_clim())) for image in images]
+    [(1, 50), (1, 50)]
+    """
+    most = max(image.get_array().max() for image in images)
+    for image in images: image.set_clim(1, most)
+    return images[0].figure.colorbar(images[0], ax=axes, **dict(label='samples') | options)
 
 # %% ../nbs/35_plots.ipynb #7c41d0e3
 _GAPS = 3, 6, 10, 16, 24, 34                              # from a data point to its label, in units of 1/72 inch

@@ -11,7 +11,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'confidences': ['Confidences', 'ece_text'],
     'measures': ['Scored', 'measure_all', 'Resamples', 'resampled_measures'],
-    'resampled': ['resampled_errors', 'resampled_top_label'],
+    'resampled': ['resampled_auroc', 'resampled_errors', 'resampled_gap_below', 'resampled_top_label'],
     'groups': ['slices', 'Slices', 'Slice'],
     'compare': ['compare_models', 'ModelComparison'],
     'several': ['evaluate_several', 'Several'],

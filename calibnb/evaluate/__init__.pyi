@@ -5,7 +5,9 @@ from .measures import Scored as Scored
 from .measures import measure_all as measure_all
 from .measures import Resamples as Resamples
 from .measures import resampled_measures as resampled_measures
+from .resampled import resampled_auroc as resampled_auroc
 from .resampled import resampled_errors as resampled_errors
+from .resampled import resampled_gap_below as resampled_gap_below
 from .resampled import resampled_top_label as resampled_top_label
 from .groups import slices as slices
 from .groups import Slices as Slices

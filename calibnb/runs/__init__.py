@@ -15,5 +15,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'plans': ['estimate_seconds', 'estimate_gpu_seconds', 'plan_table', 'sum_text'],
     'tables': ['collect', 'list_runs', 'find_run'],
     'watch': ['watch_lines'],
-    'comparison': ['compare', 'comparison_table', 'choose_coefficient', 'choices_text'],
+    'comparison': ['compare', 'comparison_table', 'choose_coefficient', 'choose_run', 'choices_text',
+                   'resamples_of_test'],
 })

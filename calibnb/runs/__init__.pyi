@@ -16,4 +16,6 @@ from .watch import watch_lines as watch_lines
 from .comparison import compare as compare
 from .comparison import comparison_table as comparison_table
 from .comparison import choose_coefficient as choose_coefficient
+from .comparison import choose_run as choose_run
 from .comparison import choices_text as choices_text
+from .comparison import resamples_of_test as resamples_of_test

@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'verdicts_text'
     ],
     'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'needs'],
+    'spreads': ['spread_table'],
     'claims': ['claim_of_paper', 'paper_claims'],
     'asked': ['Asked'],
     'differences': ['surely_opposite'],

@@ -16,6 +16,7 @@ from .verdicts import Pairs as Pairs
 from .verdicts import calibration_difference as calibration_difference
 from .verdicts import spread as spread
 from .verdicts import needs as needs
+from .spreads import spread_table as spread_table
 from .claims import claim_of_paper as claim_of_paper
 from .claims import paper_claims as paper_claims
 from .asked import Asked as Asked

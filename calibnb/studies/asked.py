@@ -187,6 +187,14 @@ class Asked:
                     for name, (other, m) in couples.items() for side, sign in (('not above', 1), ('not below', -1))}
         self.add(claim, [*_listed(methods), *_listed(others)], margins, **dict(measures=measure) | rest)
 
+    def between(self, claim:str, methods, measure:str, low:float, high:float, **rest):
+        "Add the claim that a measure of each of `methods` lies between two bounds."
+        def margins(pairs):
+            sides = {f'at least {low}': (1, low), f'at most {high}': (-1, high)}
+            return {f'{m}, {side}': sign*(pairs.of(m, measure) - bound)
+                    for m in pairs.methods for side, (sign, bound) in sides.items()}
+        self.add(claim, methods, margins, **dict(measures=measure) | rest)
+
 def _joined(name, measure, measures):
     "Return the name of a comparison, with the measure in words if there are several."
     return ', '.join([name]*bool(name) + [_title(measure)]*(len(_listed(measures)) > 1))

@@ -163,6 +163,17 @@ class StudyTable:
         votes = self.votes[name].double()
         return votes/votes.sum(1, keepdim=True)
 
+    def add_votes(self,
+        name:str,     # data set
+        votes:Tensor, # (N, K) shares of votes in the order of the test samples
+    ):
+        "Add human votes; raise ValueError unless most people choose the label of most samples."
+        first = self.samples[name][0][1]
+        shape = len(first), first.num_classes
+        if votes.shape != shape or (votes.argmax(1) == first.target).double().mean() < .5:
+            raise ValueError(f'votes: the file is not CIFAR-10H in the order of the test images of {name}')
+        self.votes[name] = votes_from_shares(votes)
+
     def add(self, other:'StudyTable'):
         "Add another table; a new row replaces the row of its run and calibrator. Raise ValueError if labels differ."
         for name, rows in other.samples.items():

@@ -821,8 +821,9 @@ ELSEWHERE = {
                  "load_plugins user_registered used_code code_is_same add_user registers"},
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_style",
-              DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
-                       "interval_dots forest_plot density risk_coverage decision_curve label_points"},
+              DRAWING: "curves seed_lines log_ticks reliability_axes fill_reliability_axes reliability_diagram "
+                       "correctness_histogram label_histograms interval_dots forest_plot forest_columns density "
+                       "shared_colorbar risk_coverage decision_curve label_points"},
 }
 
 
