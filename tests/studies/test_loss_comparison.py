@@ -16,6 +16,7 @@ from calibnb.metrics import debiased_ece
 from calibnb.notebooks import Notebook
 from calibnb.notebooks.parameters import seeds_of
 from calibnb.runs import choose_coefficient
+from calibnb.studies.wang2021 import wang2021_grids
 
 NEWER = {"mbls": "MbLS", "adafocal": "AdaFocal"}
 STUDY, SETTINGS = "loss_comparison", dict(smoke=True, n_seeds=2, epochs=3, others=[*NEWER])
@@ -182,9 +183,9 @@ def test_a_position_is_that_in_the_grid_of_sizes():
     names = Notebook(STUDY).plan(dict(quick=False, data="cifar10"))
     names["best"] = {("LS", 5_000): {0: .02, 1: .25}, ("L1", 5_000): {0: .02, 1: .1}, ("FL", 5_000): {0: 9., 1: 1.}}
     grids, = [cell for cell in cells if "grids_of_sizes = dict(grids)" in cell]
-    names["seeds_of"] = seeds_of
+    names |= dict(seeds_of=seeds_of, wang2021_grids=wang2021_grids)
     exec(grids.split("families = dict(")[0], names)
-    names |= dict(seeds=[0, 1], grid=lambda family: names["grids"][family], np=np)
+    names |= dict(seeds=[0, 1], np=np)
     tree = ast.parse("\n".join(cells))
     position, = [node for node in tree.body if getattr(node, "name", "") == "position"]
     exec(ast.unparse(position), names)
