@@ -27,7 +27,7 @@ WINGS = {  # the wings that each may import from
     "train": "core processes files metrics losses posthoc data models",
     "meta": "core processes losses data models train",
     "runs": "core processes metrics losses posthoc evaluate data models train meta",
-    "studies": "core metrics losses posthoc evaluate data models meta runs",
+    "studies": "core metrics losses posthoc evaluate data models train meta runs",
     "notebooks": "core plots processes metrics runs studies",
     "widgets": "core metrics losses posthoc evaluate plots runs",
     "sweep": "core processes data train runs studies notebooks",
