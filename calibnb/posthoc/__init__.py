@@ -12,9 +12,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'scaling': [
         'TemperatureScaling', 'OracleECE', 'oracle_ece', 'EnsembleTemperatureScaling', 'EntropyTemperatureScaling'
     ],
-    'linear': [
-        'VectorScaling', 'MatrixScaling', 'Dirichlet', 'StructuredVectorScaling', 'StructuredMatrixScaling'
-    ],
+    'linear': ['VectorScaling', 'MatrixScaling', 'Dirichlet'],
+    'structured': ['StructuredVectorScaling', 'StructuredMatrixScaling'],
     'confidence_maps': [
         'HistogramBinning', 'Isotonic', 'Platt', 'BBQ', 'BetaCalibration', 'SplineCalibration', 'VennAbers'
     ],

@@ -7,8 +7,8 @@ from .scaling import EntropyTemperatureScaling as EntropyTemperatureScaling
 from .linear import VectorScaling as VectorScaling
 from .linear import MatrixScaling as MatrixScaling
 from .linear import Dirichlet as Dirichlet
-from .linear import StructuredVectorScaling as StructuredVectorScaling
-from .linear import StructuredMatrixScaling as StructuredMatrixScaling
+from .structured import StructuredVectorScaling as StructuredVectorScaling
+from .structured import StructuredMatrixScaling as StructuredMatrixScaling
 from .confidence_maps import HistogramBinning as HistogramBinning
 from .confidence_maps import Isotonic as Isotonic
 from .confidence_maps import Platt as Platt

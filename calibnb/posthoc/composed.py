@@ -16,7 +16,7 @@ from ..core.checks import check_logits
 from ..core.options import pick
 from ..core.folds import draw_folds
 from ..core.probabilities import class_logits
-from . import confidence_maps, linear, scaling  # noqa: F401 -- these rooms register the names below
+from . import confidence_maps, linear, scaling, structured  # noqa: F401 -- they register names below
 from .calibrator import Calibrator, fit_rows, make_calibrator, name_of
 from .inputs import Inputs, inputs_of, rows_per_piece
 from .problems import masked_logits, problem_of

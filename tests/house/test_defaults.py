@@ -31,7 +31,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "losses": "losses.weighted losses.regularised losses.penalties losses.adaptive losses.modules losses.theory",
     "temperature": "posthoc.temperature posthoc.entropy_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
-    "posthoc": "posthoc.newton posthoc.calibrator posthoc.scaling posthoc.linear posthoc.confidence_maps"
+    "posthoc": "posthoc.newton posthoc.linear_objective posthoc.linear_newton posthoc.linear_fit posthoc.calibrator"
+               " posthoc.scaling posthoc.linear posthoc.structured posthoc.confidence_maps"
                " posthoc.composed posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.confidences evaluate.measures evaluate.diagnosis evaluate.choice"
@@ -740,14 +741,15 @@ ELSEWHERE = {
     "metrics": {HELPERS: "CUSTOM auroc_of_scores bins_of_samples confidences ks_interval warn_of_pairs metrics "
                          "register_metric SCORES MEAN_SCORES MeanScore scores_of_a_miss DecisionCurve "
                          "cost_threshold"},
-    "posthoc": {HELPERS: "fit_rows fit_to FitNote nearly_constant smallest_for_masked "
+    "posthoc": {HELPERS: "fit_rows fit_to FitNote nearly_constant check_strengths Penalty "
                          "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
                          "PriorEstimate register_calibrator name_of top_class",
                 "bases and parts of the calibrators":
-                    "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
-                    "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "
+                    "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian LinearNewton "
+                    "LinearObjective LinearScaling Prepared StructuredScaling affine_logits capped cholesky_factor "
                     "conjugate_gradients fit_linear_map log_odds logistic_nll logistic_regression LogisticObjective "
-                    "minimise mixed_log_probs newton_step normalised odir_strengths other_log_probs tempered_logits"},
+                    "minimise mixed_log_probs newton_step normalised odir_penalty other_log_probs prepared "
+                    "tempered_logits"},
     "streaming": {HELPERS: "SumMetric MeanMetric"},
     "smoothing": {HELPERS: "cosine_means_on_grid"},
     "rare": {},

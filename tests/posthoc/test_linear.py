@@ -8,7 +8,7 @@ from overconfident import overconfident, quiet, skewed
 
 from calibnb.posthoc import (
     Dirichlet, MatrixScaling, StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling, VectorScaling,
-    linear, make_calibrator
+    linear_newton, linear_objective, make_calibrator
 )
 
 KINDS = {"vector": VectorScaling, "matrix": lambda: MatrixScaling(.01, .01), "dirichlet": lambda: Dirichlet(.01, .01),
@@ -54,11 +54,12 @@ def test_a_fit_is_at_its_minimum(name, kind, dtype, monkeypatch):
     if name in STRUCTURED:
         most = {torch.float64: 1e-7, torch.float32: 2e-3}
     values = {}
-    ways = dict(whole={}, products=dict(_DENSE=0), pieces=dict(_CHUNK=1000), few=dict(_HESSIAN_SAMPLES=20))
+    ways = dict(whole=(), products=(linear_newton, "_DENSE", 0), pieces=(linear_objective, "_CHUNK", 1000),
+                few=(linear_newton, "_HESSIAN_SAMPLES", 20))
     for where, change in ways.items():
         with monkeypatch.context() as patch:
-            for constant, value in change.items():
-                patch.setattr(linear, constant, value)
+            if change:
+                patch.setattr(*change)
             calibrator = KINDS[name]().fit(logits.to(dtype), target)
         values[where], slope = objective_of(calibrator, logits, target)
         assert slope < most[dtype], where
@@ -120,8 +121,8 @@ def test_fewer_samples_than_parameters_and_no_penalty_warn_and_are_no_worse_than
 
 def test_classes_without_samples_need_few_products_with_the_hessian(monkeypatch):
     "With a preconditioner of the current probabilities, 42 products; with that of the first step, 9,579."
-    products, times = [], linear.Hessian.times
-    monkeypatch.setattr(linear.Hessian, "times", lambda self, V: products.append(V) or times(self, V))
+    products, times = [], linear_objective.Hessian.times
+    monkeypatch.setattr(linear_objective.Hessian, "times", lambda self, V: products.append(V) or times(self, V))
     draw = torch.Generator().manual_seed(0)
     logits = 3*torch.randn(300, 300, generator=draw)
     target = torch.multinomial((logits/1.5).softmax(1), 1, generator=draw)[:, 0]
