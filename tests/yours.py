@@ -4,7 +4,7 @@ from calibnb.data.sets import data_sets
 from calibnb.losses.modules import losses
 from calibnb.metrics.registered import metrics
 from calibnb.models.named import models
-from calibnb.posthoc.calibrator import CALIBRATORS
+from calibnb.posthoc.registry import CALIBRATORS
 from calibnb.train.recorders import recorders
 
 REGISTRIES = {registry.kind: registry for registry in (losses, models, data_sets, recorders, CALIBRATORS, metrics)}

@@ -9,9 +9,8 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'scaling': [
-        'TemperatureScaling', 'OracleECE', 'oracle_ece', 'EnsembleTemperatureScaling', 'EntropyTemperatureScaling'
-    ],
+    'scaling': ['TemperatureScaling', 'EnsembleTemperatureScaling', 'EntropyTemperatureScaling'],
+    'oracle': ['OracleECE', 'oracle_ece'],
     'linear': ['VectorScaling', 'MatrixScaling', 'Dirichlet'],
     'structured': ['StructuredVectorScaling', 'StructuredMatrixScaling'],
     'confidence_maps': [

@@ -1,9 +1,9 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from .scaling import TemperatureScaling as TemperatureScaling
-from .scaling import OracleECE as OracleECE
-from .scaling import oracle_ece as oracle_ece
 from .scaling import EnsembleTemperatureScaling as EnsembleTemperatureScaling
 from .scaling import EntropyTemperatureScaling as EntropyTemperatureScaling
+from .oracle import OracleECE as OracleECE
+from .oracle import oracle_ece as oracle_ece
 from .linear import VectorScaling as VectorScaling
 from .linear import MatrixScaling as MatrixScaling
 from .linear import Dirichlet as Dirichlet

@@ -17,9 +17,11 @@ from ..core.options import pick
 from ..core.folds import draw_folds
 from ..core.probabilities import class_logits
 from . import confidence_maps, linear, scaling, structured  # noqa: F401 -- they register names below
-from .calibrator import Calibrator, fit_rows, make_calibrator, name_of
+from .calibrator import Calibrator
+from .fitting import fit_rows
 from .inputs import Inputs, inputs_of, rows_per_piece
 from .problems import masked_logits, problem_of
+from .registry import CALIBRATORS, name_of
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
 COMPOSABLE = 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # first calibrators
@@ -82,7 +84,11 @@ class Composed(Calibrator, name='+'):
     >>> print(both, both.transform([2., 0.]).round(1))
     temperature+histogram [0.7 0.3]
     """
-    fitted, keeps_prediction, fits_masked, transforms_masked = ('first_', 'then_'), False, True, True
+    fitted = 'first_', 'then_'
+    keeps_prediction = False
+    fits_masked = True
+    transforms_masked = True
+
     def __init__(self,
         first:str='temperature',  # 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'
         then:str='isotonic',      # one of `ON_TOP`, e.g. 'histogram', 'isotonic' or 'platt'
@@ -93,7 +99,7 @@ class Composed(Calibrator, name='+'):
     def parts(self)->dict[str, Calibrator]:
         "Return the two unfitted calibrators by the names of their attributes."
         first, then = pick('first', self.first, COMPOSABLE), pick('then', self.then, ON_TOP)
-        return dict(first_=make_calibrator(first), then_=make_calibrator(then))
+        return dict(first_=CALIBRATORS.make(first), then_=CALIBRATORS.make(then))
 
     def _fit(self, logits, target): self._fit_parts(logits, target, lambda z: z)
     def _fit_binary(self, logits, target): self._fit_parts(logits, target, _binary_odds)

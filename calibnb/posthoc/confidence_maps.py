@@ -93,7 +93,9 @@ class ConfidenceMap(Calibrator):
     keeps_prediction = False  # if the calibrated confidence is below 1/K, another class has a larger probability
     fits_masked = True
     on_log_odds = False
-    fitted, sizes, shares = ('maps_',), {}, ()
+    fitted = 'maps_',
+    sizes = {}
+    shares = ()
 
     def _fit_map(self, score, hit): raise NotImplementedError(f'{type(self).__name__}: define _fit_map(score, hit)')
     def _apply(self, m, score): raise NotImplementedError(f'{type(self).__name__}: define _apply(map, score)')
@@ -191,7 +193,8 @@ class Isotonic(ConfidenceMap, name='isotonic'):
     >>> isotonic.transform([-1., 1.]).round(2)
     array([0.05, 0.5 ])
     """
-    _apply, takes_weight = staticmethod(affine_map), True
+    _apply = staticmethod(affine_map)
+    takes_weight = True
     sizes, shares = dict(x=(1, 0), y=(1, 0)), ('y',)
     def __init__(self,
         mode:str='top',   # as in `HistogramBinning`
@@ -209,7 +212,8 @@ class Platt(ConfidenceMap, name='platt'):
     >>> platt.transform([-1., 1.]).round(3)
     array([0.5 , 0.75])
     """
-    on_log_odds, takes_weight = True, True
+    on_log_odds = True
+    takes_weight = True
     _apply, sizes = staticmethod(platt), dict(slope=None, intercept=None)
     def __init__(self,
         targets:str='platt', # 'platt': soft labels, see `soft_labels`; 'hard': 0 and 1
@@ -250,7 +254,9 @@ class BetaCalibration(ConfidenceMap, name='beta'):
     >>> beta.transform([-1., 1.]).round(3)
     array([0.5 , 0.75])
     """
-    on_log_odds, takes_weight, in_audits = True, True, False
+    on_log_odds = True
+    takes_weight = True
+    in_audits = False
     _apply, sizes = staticmethod(beta), dict(a=None, b=None, intercept=None)
     def __init__(self,
         targets:str='platt', # 'platt': soft labels, as in `Platt`; 'hard': 0 and 1, as in the paper
@@ -269,7 +275,9 @@ class SplineCalibration(ConfidenceMap, name='spline'):
     >>> spline.transform([-1., 0., 1.]).round(2)
     array([0.42, 0.7 , 0.88])
     """
-    on_log_odds, takes_weight, in_audits = True, True, False
+    on_log_odds = True
+    takes_weight = True
+    in_audits = False
     _apply, sizes = staticmethod(spline), dict(x=(1, 0), y=(1, 0), scale=None, smoothing=None)
     def __init__(self,
         n_knots:int=20,      # maximum number of knots
@@ -295,7 +303,9 @@ class VennAbers(ConfidenceMap, name='venn_abers'):
     >>> va.transform([2., 0.]).round(4)  # p0 = 3/5 and p1 = 4/5, so .8/(1 - .6 + .8)
     array([0.6667, 0.3333])
     """
-    on_log_odds, takes_weight, in_audits = True, True, False
+    on_log_odds = True
+    takes_weight = True
+    in_audits = False
     _apply, shares = staticmethod(venn_abers), ('low', 'high')
     sizes = dict(scores=(1, 0), odds=(2, 1), low=(2, 1), high=(2, 1))
     def __init__(self,

@@ -21,25 +21,25 @@ from ..core.probabilities import class_logits, log_probs, unchecked_log_probs
 from ..metrics.samples import checked_weight
 
 # %% ../../nbs/30_posthoc/02c_inputs.ipynb #8326a835
-_EXPECTED = {  # kind of the given input -> kind of the fit, and advice
+_EXPECTED = {  # given scores -> scores of the fit, and advice
     'logits': 'probabilities; give transform_probs the softmax of the logits, or the sigmoid of binary log-odds',
     'probs': 'logits; give transform the logits of the network, or fit a calibrator on probabilities with fit_probs'}
 
 @dataclass(frozen=True)
 class Inputs:
-    "The kind of scores and the columns that a calibrator was fitted on, and therefore takes."
+    "The scores and the columns that a calibrator was fitted on, and therefore takes."
     owner: str           # class of the calibrator, for the errors
     n_classes: int       # number of columns; 1 for the log-odds of a binary problem
-    kind: str = 'logits' # or 'probs'
+    scores: str = 'logits' # or 'probs'
     eps: float = 0.      # a probability of 0 becomes at most eps/K, see `log_probs`
     classes: tuple = ()  # names of the classes, if the fit had names
     columns: tuple = ()  # of a multilabel problem: the `Inputs` of each column
 
     @classmethod
-    def of(cls, calibrator, z, kind='logits', eps=0., classes=(), columns=()):
+    def of(cls, calibrator, z, scores='logits', eps=0., classes=(), columns=()):
         "Return the record of a fit to (N, K) logits; raises ValueError for wrong names of classes."
         K = z.shape[1]
-        return cls(type(calibrator).__name__, K, kind, float(eps), check_class_names(classes, max(2, K)), columns)
+        return cls(type(calibrator).__name__, K, scores, float(eps), check_class_names(classes, max(2, K)), columns)
 
     @property
     def multilabel(self):
@@ -61,7 +61,7 @@ class Inputs:
     )->Tensor:   # (N, K)
         "Check values and columns, and return the logits in the form that `_fit` takes."
         x = self._rows(x)
-        if self.kind == 'probs':
+        if self.scores == 'probs':
             flat = check_multilabel(x, None, False)[0]  # the number of columns is checked before the values
             self.check_width(flat, 'probs')
             if self.columns: check_multilabel(flat, None)
@@ -99,7 +99,7 @@ class Inputs:
 
     def logits_of(self, preds):
         "Return the (N, K) logits of `Predictions`; raises ValueError for logits if the fit was on probabilities."
-        if self.kind != 'probs': return self.in_columns(preds.logits)
+        if self.scores != 'probs': return self.in_columns(preds.logits)
         if preds.kind == 'logits':
             raise ValueError(f'preds: logits, want probabilities, as in the fit of {self.owner}; '
                              'make the Predictions with Predictions.from_probs')
@@ -121,9 +121,9 @@ class Inputs:
         raise ValueError(f'{name}: {K} {noun}, want {self.n_classes}{named}, as in the fit of {self.owner}; '
                          'give a column for each class of the fit')
 
-    def check_kind(self, kind):
-        "Raise ValueError if the fit was on the other kind of scores, 'logits' or 'probs'."
-        if self.kind != kind: raise ValueError(f'{kind}: {self.owner} was fitted on {_EXPECTED[kind]}')
+    def check_scores(self, scores):
+        "Raise ValueError if the fit was on the other scores, 'logits' or 'probs'."
+        if self.scores != scores: raise ValueError(f'{scores}: {self.owner} was fitted on {_EXPECTED[scores]}')
 
     def _rows(self, x):
         "Reshape binary input (N,) to (N, 1), and a single sample (K,) to (1, K)."

@@ -86,9 +86,9 @@ def set_state(calibrator, tensors, numbers, classes=()):
     for name in expected - values.keys(): raise ValueError(f'{name}: missing')
     for name, possible in _INPUTS.items():
         if not possible(values[name]): raise ValueError(f'{name}: {values[name]!r:.40}, want a value that a fit sets')
-    n_classes, kind, eps = (values.pop(name) for name in _INPUTS)
+    n_classes, scores, eps = (values.pop(name) for name in _INPUTS)
     inner_inputs = tuple(column.inputs_ for column in calibrator.columns_)
-    calibrator.inputs_ = Inputs(type(calibrator).__name__, n_classes, kind, eps, classes, inner_inputs)
+    calibrator.inputs_ = Inputs(type(calibrator).__name__, n_classes, scores, eps, classes, inner_inputs)
     for name, value in values.items(): setattr(calibrator, name, value)
 
 def _without_prefix(name, items):
@@ -153,7 +153,7 @@ def write_calibrator(
 
 def read_calibrator(
     path,
-    make, # `make_calibrator`
+    make, # (name, **options) -> calibrator
 ):
     "Return the calibrator of a file; raises ValueError for an unknown name, a damaged file, or any other file."
     try:

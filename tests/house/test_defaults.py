@@ -31,9 +31,10 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "losses": "losses.weighted losses.regularised losses.penalties losses.adaptive losses.modules losses.theory",
     "temperature": "posthoc.temperature posthoc.entropy_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
-    "posthoc": "posthoc.newton posthoc.linear_objective posthoc.linear_newton posthoc.linear_fit posthoc.calibrator"
-               " posthoc.scaling posthoc.linear posthoc.structured posthoc.confidence_maps"
-               " posthoc.composed posthoc.refinement posthoc.prior posthoc.sklearn",
+    "posthoc": "posthoc.newton posthoc.linear_objective posthoc.linear_newton posthoc.linear_fit posthoc.registry"
+               " posthoc.fitting posthoc.calibrator posthoc.scaling posthoc.linear posthoc.structured posthoc.oracle"
+               " posthoc.confidence_maps posthoc.composed posthoc.named posthoc.refinement posthoc.prior"
+               " posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.confidences evaluate.measures evaluate.diagnosis evaluate.choice"
                 " evaluate.words evaluate.table evaluate.ranking evaluate.audit evaluate.shifted evaluate.costs"
@@ -741,9 +742,9 @@ ELSEWHERE = {
     "metrics": {HELPERS: "CUSTOM auroc_of_scores bins_of_samples confidences ks_interval warn_of_pairs metrics "
                          "register_metric SCORES MEAN_SCORES MeanScore scores_of_a_miss DecisionCurve "
                          "cost_threshold"},
-    "posthoc": {HELPERS: "fit_rows fit_to FitNote nearly_constant check_strengths Penalty "
+    "posthoc": {HELPERS: "fit_rows fit_columns fit_to FitNote nearly_constant check_strengths Penalty "
                          "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
-                         "PriorEstimate register_calibrator name_of top_class",
+                         "PriorEstimate register_calibrator register_class make_registered name_of top_class",
                 "bases and parts of the calibrators":
                     "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian LinearNewton "
                     "LinearObjective LinearScaling Prepared StructuredScaling affine_logits capped cholesky_factor "

@@ -14,7 +14,7 @@ from calibnb.cli import main
 from calibnb.core import PluginError, load_plugins, plugins
 from calibnb.losses.modules import list_losses, losses, make_loss
 from calibnb.models import make_model, model_options
-from calibnb.posthoc.calibrator import CALIBRATORS, Calibrator
+from calibnb.posthoc import CALIBRATORS, Calibrator
 from calibnb.runs import Run, RunConfig, get_run, get_runs, train_file
 from calibnb.runs.folder import RunFolder, find_runs
 from calibnb.sweep import sweep
