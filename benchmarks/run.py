@@ -37,7 +37,7 @@ from calibnb.data import Split, Splits, load_data
 from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling
-from calibnb.posthoc.temperature import temperature_lists
+from calibnb.posthoc.listed_temperature import temperature_lists
 from calibnb.train import Recipe, Stepper, Trainer
 from calibnb.data.trees import HEIGHT
 

@@ -30,7 +30,8 @@ class Calibrator(BaseEstimator):
     A subclass defines `fitted`, `_fit` and `_logits`. `class Mine(Calibrator, name='mine')` also registers the class
     for `make_calibrator`, audits and files. The flags and other methods that a subclass may define are commented in the
     class. After a fit, the attributes named in `fitted` are set, and `n_classes_`, `class_names_`, `input_`, `eps_`,
-    `prior_`, `fitted_on_` and `columns_`.
+    `prior_`, `fitted_on_` and `columns_`. The methods `fold_into`, `as_module` and `export_onnx` are functions of the
+    rooms `folding` and `export`.
 
     >>> from calibnb.posthoc import Calibrator
     >>> class Half(Calibrator):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..core.checks import check_logits
 from ..metrics.bins import check_bins
-from .temperature import ece_temperature_in
+from .listed_temperature import ece_temperature_in
 
 # %% ../../nbs/30_posthoc/04c_oracle.ipynb #0ffa9807
 class OracleECE(NamedTuple):

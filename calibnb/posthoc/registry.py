@@ -20,15 +20,15 @@ CALIBRATORS = Registry('calibrator', adapt=_with_name)  # '+' is the name of a p
 
 def register_class(
     name:str|None, # None: the class gets no name
-    cls,           # a subclass of `Calibrator`
+    subclass,      # of `Calibrator`
     frame,         # of the class statement
 ):
     "Register a class as built-in or user-defined; redefining it in a notebook cell does not change this status."
-    cls._registered_as = name
+    subclass._registered_as = name
     if name is None: return
-    redefined = getattr(CALIBRATORS.get(name), '__name__', None) == cls.__name__
-    if redefined or cls.__module__.startswith('calibnb.'): CALIBRATORS[name] = cls
-    else: add_user(CALIBRATORS, name, cls, frame)
+    redefined = getattr(CALIBRATORS.get(name), '__name__', None) == subclass.__name__
+    if redefined or subclass.__module__.startswith('calibnb.'): CALIBRATORS[name] = subclass
+    else: add_user(CALIBRATORS, name, subclass, frame)
 
 def name_of(calibrator):
     "Return the registered name of a calibrator; raises ValueError if its class has no name."

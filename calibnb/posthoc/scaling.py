@@ -10,11 +10,11 @@ import torch
 
 from ..core.options import pick
 from ..metrics.bins import check_bins
-from calibnb.posthoc.temperature import (
-    ece_temperature_in, ensemble_temperature, mixture_log_probs, nll_temperature, nll_temperature_in
-)
 from .calibrator import Calibrator
+from .ensemble_temperature import ensemble_temperature, mixture_log_probs
 from .entropy_temperature import entropy_temperature, sample_temperatures
+from .listed_temperature import ece_temperature_in, nll_temperature_in
+from .temperature import nll_temperature
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #5b9ec123
 class TemperatureScaling(Calibrator, name='temperature'):

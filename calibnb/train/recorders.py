@@ -23,7 +23,8 @@ from ..core.predictions import Predictions
 from ..core.plugins import Registry, registers
 from ..losses.weights import check_batch, gamma_of_bin, gamma_of_bucket
 from ..metrics.scores import brier_of_samples
-from ..posthoc.temperature import ece_by_temperature, ece_temperature_in, nll_temperature
+from ..posthoc.listed_temperature import ece_by_temperature, ece_temperature_in
+from ..posthoc.temperature import nll_temperature
 from ..models.named import head_gradient_norm
 from .hooks import Hooks
 

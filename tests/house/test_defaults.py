@@ -29,7 +29,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "streaming": "metrics.streaming",
     "weights": "losses.weights losses.fast_weights", "surrogates": "losses.surrogates",
     "losses": "losses.weighted losses.regularised losses.penalties losses.adaptive losses.modules losses.theory",
-    "temperature": "posthoc.temperature posthoc.entropy_temperature",
+    "temperature": "posthoc.temperature posthoc.ensemble_temperature posthoc.entropy_temperature"
+                   " posthoc.listed_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
     "posthoc": "posthoc.newton posthoc.linear_objective posthoc.linear_newton posthoc.linear_fit posthoc.registry"
                " posthoc.fitting posthoc.calibrator posthoc.scaling posthoc.linear posthoc.structured posthoc.oracle"
@@ -761,8 +762,8 @@ ELSEWHERE = {
                           "check_same_samples write_comparison_page"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "above_zero at_label second_class check_reduction sample_loss"},
-    "temperature": {HELPERS: "T_BOUNDS temperature_lists EnsembleTemperature EntropyTemperature class_dimension "
-                             "temperature_bounds warn_at_bound",
+    "temperature": {HELPERS: "T_BOUNDS check_varied temperature_lists EnsembleTemperature EntropyTemperature "
+                             "class_dimension temperature_bounds warn_at_bound",
                     "parts of the searches for a temperature":
                         "TemperatureNLL below_top bracketed_newton cached_temperature cached_temperatures "
                         "candidate_temperatures entropy_nll find_temperature mean_confidence mixture_nll scaled_exp "

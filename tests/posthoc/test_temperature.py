@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from overconfident import overconfident, quiet, skewed
 
 from calibnb import metrics
-from calibnb.posthoc import EnsembleTemperatureScaling, TemperatureScaling, make_calibrator, oracle_ece, temperature
-from calibnb.posthoc.temperature import ece_by_temperature, temperature_lists
+from calibnb.posthoc import (
+    EnsembleTemperatureScaling, TemperatureScaling, listed_temperature, make_calibrator, oracle_ece, temperature
+)
+from calibnb.posthoc.ensemble_temperature import mixture_log_probs
+from calibnb.posthoc.listed_temperature import ece_by_temperature, temperature_lists
 
 
 KINDS = ["plain", "float32", "tied", "lattice", "large", "two classes", "one sample", "many classes"]
@@ -117,9 +120,9 @@ def test_logits_at_the_end_of_float32():
     assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(6e38/math.log(2))  # 2 of 3 are right
 
 
-FINDERS = {"nll_temperature": temperature.nll_temperature, "nll_temperature_in": temperature.nll_temperature_in,
-           "ece_temperature_in": temperature.ece_temperature_in,
-           "ece_by_temperature": lambda z, y: temperature.ece_by_temperature(z, y, torch.ones(1))}
+FINDERS = {"nll_temperature": temperature.nll_temperature, "nll_temperature_in": listed_temperature.nll_temperature_in,
+           "ece_temperature_in": listed_temperature.ece_temperature_in,
+           "ece_by_temperature": lambda z, y: ece_by_temperature(z, y, torch.ones(1))}
 
 
 @pytest.mark.parametrize("find", FINDERS.values(), ids=FINDERS)
@@ -169,7 +172,7 @@ def test_ensemble_temperature_is_at_its_minimum(seed):
     T, weights = fitted.temperature_, fitted.weights_
 
     def nll(t, w):
-        log_p = temperature.mixture_log_probs(logits.double(), t, (w/w.sum()).log())
+        log_p = mixture_log_probs(logits.double(), t, (w/w.sum()).log())
         return F.nll_loss(log_p, target).item()
 
     best = nll(T, weights)
