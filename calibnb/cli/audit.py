@@ -241,7 +241,12 @@ def fill_report(answer, options, new):
     if found.recommended in found.fitted: found.fitted[found.recommended].save(new/'calibrator.safetensors')
     write_page(found, new/'report.html', title=options.title, command=_command_to_apply(answer, options),
                code='\n\n'.join(filter(None, [options.command, options.code])), decisions=answer.decisions,
-               slices=answer.slices, slopes=answer.slopes)
+               slices=answer.slices, slopes=answer.slopes, numbered=_are_rows(answer.preds, options))
+
+def _are_rows(preds, options)->bool:
+    "Return True if the samples are all rows of the file: none dropped, of weight 0, or left out of a random part."
+    columns = options.columns
+    return not (columns.drop_missing or options.weight) and len(preds) != columns.rows
 
 def _write_report(answer, options, force)->Path:
     "Write report, calibrator and tables, print the path of the report and return it."

@@ -61,6 +61,8 @@ class Predictions:
         object.__setattr__(self, 'groups', _check_groups(self.groups, len(target)))
         object.__setattr__(self, 'cluster', _cluster_numbers(self.cluster, len(target)))
         object.__setattr__(self, 'weight', check_sampling_weights(self.weight, len(target)))
+        if self.weight is not None and not self.weight.all():
+            raise ValueError('weight: 0 for some samples; want Predictions(...).weighted(weights), which drops them')
 
     @classmethod
     def of(cls, classifier, X, y, pos_label=None):
@@ -200,8 +202,10 @@ class Predictions:
         >>> len(preds), preds.weight.round(decimals=2).tolist()
         (2, [0.18, 1.82])
         """
-        made = replace(self, weight=weights)
-        return made if made.weight is None or (made.weight > 0).all() else made[made.weight > 0]
+        weight = check_sampling_weights(weights, len(self))
+        if weight is None: return replace(self, weight=None)
+        kept = weight > 0
+        return replace(self if kept.all() else self[kept], weight=weight[kept]/weight[kept].mean())
 
     @cached_property
     def copies(self)->Tensor|None:
@@ -287,7 +291,7 @@ def _cluster_numbers(ids, n):
     return torch.from_numpy(np.unique(values, return_inverse=True)[1])
 
 def check_sampling_weights(weight, n):
-    "Return (n,) float64 weights of mean 1, or None; raise ValueError unless they are at least 0 and not all 0."
+    "Return (n,) float64 weights, or None; raise ValueError unless they are at least 0 and not all 0."
     if weight is None: return None
     weight = as_tensor(weight, 'weight').detach().double().cpu()
     if weight.shape != (n,): raise ValueError(f'weight: shape {tuple(weight.shape)}, want ({n},), one for each sample')
@@ -297,7 +301,7 @@ def check_sampling_weights(weight, n):
         raise ValueError(f'weight: {weight[row]:g} in row {row} ({wrong.sum():,} such rows), want finite numbers of at '
                          'least 0; leave out the samples without a weight')
     if not weight.any(): raise ValueError('weight: 0 for every sample, want a weight above 0')
-    return weight/weight.mean()
+    return weight
 
 def _near(preds, other):
     "Return the number of samples of `other` that differ from one of `preds` by rounding, less what chance gives."

@@ -48,7 +48,7 @@ class CrossFits:
     order of the samples (None without cross-fitting); `made`, the fits of each row; `bar`, the progress bar."""
     def __init__(self, preds, val=None, folds=None, seed=0, n_bins=15, progress=False):
         self.source = preds if val is None else val
-        self.order, self.pairs, self.cluster = None, [(val, preds)], preds.cluster
+        self.order, self.pairs, self.cluster, self.weight = None, [(val, preds)], preds.cluster, preds.weight
         if val is None and folds is not None:
             rows, parts = draw_folds(preds.logits, preds.target, folds, seed, preds.cluster)
             twice = preds[rows]
@@ -77,7 +77,7 @@ class CrossFits:
             self.made[name].append(one)
             self.bar.update()
         parts = [*each(lambda pair: Scored.of(*pair, self.n_bins), self.judging(name))]
-        return self.made[name][0], replace(Scored.joined(parts, self.order), cluster=self.cluster)
+        return self.made[name][0], replace(Scored.joined(parts, self.order), cluster=self.cluster, weight=self.weight)
 
     def _fit_pipeline(self, first, then):
         "Yield a pipeline for each fit in `first`: this fit, followed by the calibrator named `then`."
@@ -202,7 +202,7 @@ def _weighted_calibrators():
     "Return the default calibrators that are fitted with sampling weights, and a note on the others."
     tried = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
     takes = [name for name in tried if CALIBRATORS[name].takes_weight]
-    without = enumerated([name for name in tried if name not in takes and name != '+'])
+    without = enumerated([name for name in tried if name not in takes and name != '+'] + ['pipelines'])
     return takes, [f'{without} are left out: they are not fitted with weights. Among those that are, svs and sms may '
                    'be named in `calibrators` (--calibrator).']
 
@@ -238,7 +238,7 @@ def _weights_note(scored, fitted):
     effect = weighting_effect(scored.judged.residual, scored.weight)
     return (f'Measures, {"fits, "*fitted}intervals and tests use sampling weights: for the calibration errors, '
             f'{len(scored):,} samples are worth {len(scored)/effect:,.0f} of equal weight. Adaptive, smooth and '
-            'classwise ECE know no weights and are left out.')
+            'classwise ECE, and the section of classes, know no weights and are left out.')
 
 def _clusters_note(scored):
     "Say what clusters change."

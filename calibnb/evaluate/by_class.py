@@ -47,8 +47,11 @@ class ClassErrors:
         *, draws:int=200,  # simulated sets of labels
         seed:int=0,
     )->'ClassErrors':
-        "Measure and test the classes; raise ValueError for sampling weights."
+        "Measure and test the classes; raise ValueError for sampling weights, and for fewer than three classes."
         refuse_weights(scored.weight, 'scored')
+        K = scored.num_classes
+        if K < 3: raise ValueError(f'scored: {scored.form}, want three classes or more')
+        if names and len(names) != K: raise ValueError(f'names: {len(names)} names, want one for each of {K} classes')
         _, hits, confs, _ = scored.classes
         names = tuple(names) or tuple(f'class {k}' for k in range(len(hits)))
         n, ece = hits.sum(1).long(), (hits - confs).abs().sum(1)/len(scored)

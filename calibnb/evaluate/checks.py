@@ -19,6 +19,7 @@ from ..core.classes import only_count, quote_names
 from ..core.folds import row_hashes
 from ..core.predictions import MOST_VALUES, impossible_labels_text, Predictions
 from ..metrics.clusters import design_effect
+from ..metrics.sampling_weights import linearized
 from .choice import UNCALIBRATED
 from .diagnosis import permuted_labels
 from .measures import Scored
@@ -139,7 +140,8 @@ def _zeros(found, preds, val):
     else: text = f'In {rows:,} of {n:,} rows some probabilities are exactly 0, but no label has probability 0'
     if not impossible and preds.eps:
         text += f'; calibrators replace each 0 by at most {preds.eps:.3g} divided by the number of classes'
-    nll = F.cross_entropy(preds.class_logits.double(), preds.target).item()
+    each = F.cross_entropy(preds.class_logits.double(), preds.target, reduction='none').cpu()
+    nll = linearized(each, preds.weight).mean().item()
     outcome = ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
     if not preds.stated: return outcome
     return (*outcome, 'A confidence of 1 claims never to be wrong; a calibrator lowers it.')
@@ -245,7 +247,7 @@ def _missing_in(preds, of=''):
 def _in_clusters(found, preds, val):
     from scipy.special import chdtri
     if preds.cluster is not None or preds.groups is None: return _NOT_APPLICABLE
-    residual = found.scored[UNCALIBRATED].judged.residual
+    residual = found.scored[UNCALIBRATED].judged.weighted_residual
     effects = {name: design_effect(residual, preds.clustered(ids).cluster)
                for name, ids in preds.groups.items() if _are_ids(ids) and MOST_VALUES < ids.nunique() < len(preds)}
     if not effects: return _NOT_APPLICABLE

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from .measures import Scored
 from ..metrics.measure import Measure
+from ..metrics.sampling_weights import linearized
 
 if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # imports scikit-learn
 
@@ -126,15 +127,18 @@ class Choice:
         """Return the smallest number of samples whose removal raises the NLL of `row` to the NLL of `other`.
 
         The result is None if the NLL of `row` is not lower than the NLL of `other`, or if an NLL is infinite."""
-        gain = (self.scored[other].nll - self.scored[row].nll).sort(descending=True)[0]
+        weight = self.scored[row].weight
+        gain = (self.scored[other].nll - self.scored[row].nll)*(1. if weight is None else weight)
+        gain = gain.sort(descending=True)[0]
         if not gain.isfinite().all() or gain.sum() <= 0: return None
         lost = (gain.sum() - gain.cumsum(0) <= 0).nonzero()
         return int(lost[0, 0]) + 1 if len(lost) else len(gain)
 
     @cached_property
     def changed(self)->float:
-        "The share of the samples whose prediction the chosen row changes."
-        return (self.scored[self.row].pred != self.scored[UNCALIBRATED].pred).double().mean().item()
+        "The (weighted) share of the samples whose prediction the chosen row changes."
+        given = self.scored[UNCALIBRATED]
+        return linearized((self.scored[self.row].pred != given.pred).double(), given.weight).mean().item()
     @property
     def temperature(self)->float|None:
         "The temperature of the chosen calibrator, if it has one."

@@ -23,6 +23,7 @@ from ..metrics.measure import FORMATS
 from calibnb.metrics.paired import (
     BETTER, UNDECIDED, WORSE, PairedDifference, ece_difference, mean_difference, rate_difference
 )
+from ..metrics.sampling_weights import refuse_weights
 from ..metrics.scores import MEAN_SCORES, scores_of_a_miss
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #0cb38c61
@@ -278,6 +279,7 @@ def compare_models(
     margins = check_margins(margins)
     new = new.ordered(old.classes)
     check_same_samples(old, new)
+    if old.weight is None: refuse_weights(new.weight, 'new')
     notes = []
     if old.cluster is None and (copies := _copies(old, new)) is not None:
         old, distinct = old.clustered(copies), int(copies.max()) + 1

@@ -17,7 +17,7 @@ from calibnb.metrics.bins import (
 from ..metrics.clusters import design_effect, variance_factor
 from ..metrics.intervals import calibration_in_the_large_p, consistent_errors, gap_interval
 from ..metrics.measure import FORMATS
-from ..metrics.sampling_weights import linearized, weighting_effect
+from ..metrics.sampling_weights import linearized, of_mean_one, refuse_weights, weighting_effect
 from ..metrics.smoothing import smooth_curve
 
 # %% ../../nbs/40_evaluate/03a_confidences.ipynb #c0f1d008
@@ -27,7 +27,7 @@ _WORDS = dict(label=('confidence', 'accuracy', 'misclassified rows'),
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """The confidence of each sample and whether it was a hit, and the errors and the diagram of these two.
+    """The confidence of each sample and whether it was a hit, with calibration errors and a reliability diagram.
 
     >>> import torch
     >>> from calibnb.evaluate import Confidences
@@ -37,7 +37,7 @@ class Confidences:
     conf:Tensor  # (N,) float64 in [0, 1]
     hit:Tensor   # (N,) bool
     event:str='label' # 'label', 'binary' (P(y = 1)) or 'stated' (confidence)
-    cluster:Tensor|None=None # (N,) int64, every number from 0 occurs; None: samples are independent
+    cluster:Tensor|None=None # (N,) int64 from 0 without gaps; None: samples are independent
     weight:Tensor|None=None  # (N,) float64 sampling weights above 0; None: every weight is 1
 
     def __len__(self): return len(self.conf)
@@ -55,13 +55,13 @@ class Confidences:
         return 1. if self.cluster is None else design_effect(self.weighted_residual, self.cluster)
     @cached_property
     def factor(self)->float:
-        "The factor of the variance in an interval: `effect`, times a number above 1 if there are few clusters."
+        "The factor by which an interval multiplies the variance: `effect`, more if there are few clusters."
         return variance_factor(self.weighted_residual, self.cluster)
     @property
     def frequencies(self)->Tensor|None:
-        "(N,) float64 weights with the sum that all samples are worth, for functions that count frequencies; or None."
+        "(N,) float64 weights whose sum is the effective sample size, for functions that count frequencies; or None."
         if self.weight is None: return None
-        return self.weight/self.weight.mean()/weighting_effect(self.residual, self.weight)
+        return of_mean_one(self.weight)/weighting_effect(self.residual, self.weight)
     @property
     def words(self)->tuple[str, str, str]:
         "The names of the confidence, of the share of hits, and of the rows that are misses."
@@ -70,15 +70,15 @@ class Confidences:
     def bins(self, n_bins:int=15)->ReliabilityBins:
         "Return the count, accuracy and mean confidence of `n_bins` equal-width bins."
         if self.weight is None: return width_bins(self.conf, self.hit, n_bins)
-        weight = self.weight/self.weight.mean()
+        weight = of_mean_one(self.weight)
         table = width_table(bin_sums(bin_ids(self.conf, n_bins), self.conf, self.hit, n_bins, weight))
         return replace(table, worth=self._worth(table.mass, table.acc))
     def _worth(self, mass, rate):
-        """Return the (M,) numbers of independent samples that bins of this `mass` are worth at a `rate` of hits.
+        """Return the (M,) effective sample sizes of bins with this `mass` and `rate` of hits.
 
-        If hits have the typical weight a and misses b, the rate r has the variance r(1 - r)(a(1 - r) + br)/mass."""
+        If a hit has the weight a and a miss the weight b, the rate r has the variance r(1 - r)(a(1 - r) + br)/mass."""
         assert self.weight is not None
-        ids, weight = bin_ids(self.conf, len(mass)), self.weight/self.weight.mean()
+        ids, weight = bin_ids(self.conf, len(mass)), of_mean_one(self.weight)
         a, b = (_typical_weights(ids, weight*of, len(mass), weight) for of in (self.hit, ~self.hit))
         return mass/(a*(1 - rate) + b*rate).nan_to_num(1.)
     def by_chance(self, n_bins:int=15, seed:int=0)->Tensor:
@@ -94,7 +94,8 @@ class Confidences:
         "Return the expected calibration error."
         return table_norm(self.bins(n_bins), norm).item()
     def ada_ece(self, n_bins:int=15)->float:
-        "Return the adaptive ECE, i.e. the ECE with equal-mass bins, which knows no weights."
+        "Return the adaptive ECE, i.e. the ECE with equal-mass bins; raise ValueError for sampling weights."
+        refuse_weights(self.weight, 'weight')
         return table_norm(mass_table(self.conf, self.hit, n_bins)).item()
     def mean_p(self)->float:
         "Return the p value of a z test for mean confidence = share of hits."
@@ -109,12 +110,13 @@ class Confidences:
         return dict(bins=self.bins(n_bins), curve=smooth_curve(self.conf, self.hit, weight=self.weight), note=note,
                     axis_labels=self.words[:2])
 
-_SHARED = 2  # samples of the typical weight of all bins that each bin has in addition
+_SHARED = 2  # pseudo-samples of the mean weight of all bins that are added to each bin
 
 def _typical_weights(ids, part, n_bins, weight):
-    """Return the (M,) mean weights of a sample of the population in each bin, the sum of w² over the sum of w.
+    """Return the (M,) mean weights over the population of each bin, the sum of w² over the sum of w.
 
-    `part` has the weights of the hits or of the misses, else 0; a bin with few of them takes the mean of all bins."""
+    `part` has the weights of the hits or of the misses, 0 elsewhere; a bin with few of them is drawn to the mean of all
+    bins."""
     of_all = part if part.any() else weight
     typical = of_all.square().sum()/of_all.sum()
     squares, sums = scatter_sums(ids, n_bins, [part.square(), part])
@@ -128,7 +130,7 @@ def ece_text(
     table:ReliabilityBins,
     factor:float=1., # by which clusters raise the variance, see `metrics.clusters`
 )->str:
-    """Format the ECE of a table in percent, with its 95 % interval unless weights are frequencies.
+    """Format the ECE of a table in percent, with its 95 % interval unless the table has a `mass` without `worth`.
 
     >>> from calibnb.evaluate import ece_text
     >>> from calibnb.metrics import reliability_bins

@@ -16,6 +16,7 @@ from ..core.checks import check_probs
 from ..core.probabilities import class_probs, first_argmax
 from ..core.text import p_text
 from ..metrics.intervals import rate_variance, z_quantile
+from ..metrics.sampling_weights import refuse_weights
 
 # %% ../../nbs/40_evaluate/15_estimate.ipynb #dc635859
 _LEVEL = .01  # of the two tests together
@@ -76,7 +77,7 @@ def expected_accuracy(
 )->ExpectedAccuracy:
     """Return the accuracy to expect on samples without labels, corrected by labelled ones [Kivimäki 2025].
 
-    Raises ValueError for another number of classes.
+    Raises ValueError for another number of classes, and for sampling weights.
 
     >>> import torch
     >>> from calibnb.core import Predictions
@@ -87,6 +88,7 @@ def expected_accuracy(
     (0.75, 100)
     """
     new = class_probs(check_probs(probs, None, least=1)[0].double().cpu())
+    refuse_weights(labelled.weight, 'labelled')
     known = labelled.class_probs.double().cpu()
     if new.shape[1] != known.shape[1]:
         raise ValueError(f'probs: {new.shape[1]} classes, want {known.shape[1]}, as the labelled samples have')

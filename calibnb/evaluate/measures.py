@@ -27,7 +27,7 @@ from calibnb.metrics.intervals import (
 from ..metrics.measure import Measure
 from ..metrics.rare import mean_intervals
 from ..metrics.clusters import few_clusters, together, variance_factor
-from ..metrics.sampling_weights import linearized
+from ..metrics.sampling_weights import linearized, refuse_weights
 from ..metrics.truth import resampled_truth_error
 from ..posthoc.problems import problem_of
 from .floors import ConfidenceHistogram, classwise_floor, ece_floor
@@ -127,8 +127,8 @@ class Scored:
         return self.pred == self.target
     @property
     def nll(self):
-        "(N,) float64 NLL of each sample in nats; with weights as in `per_sample`."
-        return linearized(self.scores['nll'], self.weight)
+        "(N,) float64 NLL of each sample in nats."
+        return self.scores['nll']
     @property
     def binary(self):
         "True for binary predictions, but not for stated confidences."
@@ -170,7 +170,10 @@ class Scored:
         "The number M of bins of each class."
         return self.classes.shape[2]
     def classwise_ece(self)->float:
-        "Return the classwise ECE: the mean over classes k of the ECE of column k against `target == k`."
+        """Return the classwise ECE: the mean over classes k of the ECE of column k against `target == k`.
+
+        Raises ValueError for sampling weights."""
+        refuse_weights(self.weight, 'weight')
         number, hits, confs, _ = self.classes
         return ((hits - confs).abs().sum()/number.sum()).item()
     def per_sample(self)->dict[str, Tensor]:

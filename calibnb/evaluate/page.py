@@ -73,11 +73,13 @@ def _dots(found):
                  ece_range=ends(m['ece']), chance=_short(m['ece'].floor), chosen=row == found.recommended)
             for row, m in found.rows.items()]
 
-def page_data(found:Evaluation)->dict:
+def page_data(
+    found:Evaluation,
+    numbered:bool=True, # True: the samples are the rows of their file, so a bin lists some of them
+)->dict:
     "Return the numbers that the script of the page draws, as JSON types."
     rows = dict.fromkeys([UNCALIBRATED, found.recommended])
-    known = len(found.scored[UNCALIBRATED]) == found.rows[UNCALIBRATED]['ece'].n
-    diagrams = {row: {str(M): diagram_bins(found.scored[row], M, known) for M in BINNINGS} for row in rows}
+    diagrams = {row: {str(M): diagram_bins(found.scored[row], M, numbered) for M in BINNINGS} for row in rows}
     for row, of_row in diagrams.items(): of_row['corp'] = diagram_curve(found.scored[row])
     n_bins = found.scored[UNCALIBRATED].n_bins
     return dict(diagrams=diagrams, order=list(rows), bins=str(n_bins if n_bins in BINNINGS else 15), dots=_dots(found),
@@ -198,6 +200,7 @@ def write_page(
     decisions:Decisions|None=None, # costs and net benefits, shown in a section
     slices:Slices|None=None,       # calibration of slices, shown in a section
     slopes:Slopes|None=None,       # slope, distances and parts of scores, shown in a section
+    numbered:bool=True,            # True: the samples are the rows of their file; False: rows were left out
 )->Path:
     """Write the report of an evaluation as one HTML page of at most 500 kB; return its path.
 
@@ -220,5 +223,5 @@ def write_page(
         slopes=slope_section(slopes) if slopes else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
         code=html_text(code))
-    data = page_data(found) | dict(classes=class_data(found, of_classes))
+    data = page_data(found, numbered) | dict(classes=class_data(found, of_classes))
     return write_html(path, html_page(title, body, asset('figures.js') + asset('report.js'), data))

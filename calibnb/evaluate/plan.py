@@ -15,12 +15,10 @@ import torch
 from scipy.optimize import brentq
 
 from ..core.predictions import check_sampling_weights
-from .checks import round_up
 from .confidences import Confidences, table_interval
 from ..metrics.bins import bin_ids, check_bins, hit_variance, table_norm
 from ..metrics.intervals import gap_interval
 from ..metrics.samples import check_samples
-from ..metrics.sampling_weights import effective_size, weighting_effect
 
 # %% ../../nbs/40_evaluate/14_plan.ipynb #879f722a
 _CELLS = 8        # number of cells per bin
@@ -33,12 +31,11 @@ class _Cells:
     conf:np.ndarray   # (M*_CELLS,) mean confidence; 0 if empty
 
     @classmethod
-    def of(cls, conf, n_bins, weight=None):
-        "Make the histogram of (N,) confidences with (N,) sampling weights or None."
+    def of(cls, conf, n_bins):
+        "Make the histogram of (N,) confidences."
         ids, size = bin_ids(conf, n_bins*_CELLS), n_bins*_CELLS
-        weight = torch.ones_like(conf) if weight is None else weight
-        count, total = torch.bincount(ids, weight, size), torch.bincount(ids, conf*weight, size)
-        return cls((count/weight.sum()).numpy(), torch.where(count > 0, total/count, 0.).numpy())
+        count, total = torch.bincount(ids, minlength=size), torch.bincount(ids, conf, minlength=size)
+        return cls((count.double()/len(conf)).numpy(), (total/count.clamp_min(1)).numpy())
 
     def intervals(self,
         rate,   # (M*_CELLS,) probability of a hit in each cell
@@ -52,6 +49,10 @@ class _Cells:
         sums = (values.reshape(shape).sum(2) for values in (count, hits, count*self.conf))
         return np.array([_interval(*map(torch.from_numpy, audit)) for audit in zip(*sums)])
 
+    def error(self, rate):
+        "Return the ECE if hits have the probabilities `rate`."
+        return abs((self.share*(rate - self.conf)).reshape(-1, _CELLS).sum(1)).sum()
+
 def _interval(count, hits, confs):
     "Return the 95 % interval of the ECE, as in an audit, from the sums of each bin."
     acc, weight = hits.double()/count, count.double()/count.sum()
@@ -64,11 +65,34 @@ def _off_by(conf, points):
     "Return probabilities of hits that are `points` percentage points closer to 1/2 than the confidences."
     return np.clip(conf - np.sign(conf - .5)*points/100, 0, 1)
 
-def _as_observed(cells, table):
-    "Return the probability of a hit in each cell: the confidence plus the observed gap of the bin, without its noise."
+def _observed_gaps(table):
+    "Return the (M,) gap of each bin without its noise, 0 in empty bins."
     gap, noise = table.gap.nan_to_num(0), (hit_variance(table.acc, table.size)/table.size).nan_to_num(0)
-    shrunk = gap*(1 - noise/gap.square()).nan_to_num(0).clamp_min(0).sqrt()
-    return np.clip(cells.conf + shrunk.numpy().repeat(_CELLS), 0, 1)
+    return (gap*(1 - noise/gap.square()).nan_to_num(0).clamp_min(0).sqrt()).numpy()
+
+@dataclass(frozen=True, eq=False)
+class _WeightedBins:
+    "The bins that hold samples with sampling weights."
+    share:np.ndarray # (M,) shares of the population
+    conf:np.ndarray  # (M,) mean confidence
+    worth:np.ndarray # (M,) effective sample size, for each sample of the file
+
+    @classmethod
+    def of(cls, table):
+        full = table.count > 0
+        worth = table.size/table.count.sum()
+        return cls(*(values[full].numpy() for values in (table.weight, table.conf, worth)))
+
+    def intervals(self, rate, n, draws, seed):
+        "Simulate audits of n samples that are drawn with the same weights, and return the 95 % interval of each ECE."
+        size = np.maximum(1, np.round(n*self.worth)).astype(np.int64)
+        acc = np.random.default_rng(seed).binomial(size, rate, (draws, len(size)))/size
+        conf, size, share = map(torch.from_numpy, (self.conf, size, self.share))
+        return np.array([gap_interval(one - conf, one, size, share) for one in torch.from_numpy(acc)])
+
+    def error(self, rate):
+        "Return the ECE if hits have the probabilities `rate`."
+        return (self.share*abs(rate - self.conf)).sum()
 
 def _search(missed):
     """Return the smallest number of labels n with missed(n, share) <= 0, rounded up; None if the largest n misses.
@@ -160,8 +184,9 @@ def labels_needed(
 )->LabelsNeeded:
     """Return the number of labels needed for an interval of the ECE, from simulated audits with the given confidences.
 
-    For a single column, the ECE judges P(y = 1). With sampling weights, the ECE is that of the population, and the
-    samples to label are drawn with the same weights. Raises ValueError for an invalid goal, probability or weight.
+    For a single column, the ECE judges P(y = 1). With sampling weights, which need labels, the ECE is that of the
+    population, and the samples to label are drawn with the same weights. Raises ValueError for an invalid goal,
+    probability or weight.
 
     >>> import torch
     >>> from calibnb.evaluate import labels_needed
@@ -176,17 +201,22 @@ def labels_needed(
     samples = check_samples(probs, target, labelled=target is not None)
     conf = samples.probs.amax(1).double().cpu().clamp(0, 1)
     hit = None if target is None else samples.pairs[1].cpu()
-    conf, hit, weight = _of_positive_weight(conf, hit, weight)
-    cells, effect = _Cells.of(conf, n_bins, weight), 1. if weight is None else len(weight)/effective_size(weight)
+    cells = _Cells.of(conf, n_bins)
     rates, now = {'the model is calibrated': cells.conf}, None
     goal = (width or below or 0.)/100
     default_points = [width, 5*width] if width else [50*goal]
     points = default_points if assumed_ece is None else [assumed_ece]
     if hit is not None:
-        judged = Confidences(conf, hit, weight=weight)
-        effect, table = weighting_effect(judged.residual, weight), judged.bins(n_bins)
-        rates['bins are off as these labels show'] = _as_observed(cells, table)
-        now = dict(n=len(conf), ece=100*table_norm(table).item(), interval=[100*end for end in table_interval(table)])
+        table = _weighted_table(conf, hit, weight, assumed_ece, n_bins)
+        gaps = _observed_gaps(table)
+        now = dict(n=int(table.count.sum()), ece=100*table_norm(table).item(),
+                   interval=[100*end for end in table_interval(table)])
+        if weight is None: rates[_AS_SHOWN] = np.clip(cells.conf + gaps.repeat(_CELLS), 0, 1)
+        else:  # what weights cost depends on the labels, so other assumptions cannot be simulated
+            cells = _WeightedBins.of(table)
+            rates = {_AS_SHOWN: np.clip(cells.conf + gaps[(table.count > 0).numpy()], 0, 1)}
+    elif weight is not None:
+        raise ValueError('weight: given without labels, and what weights cost depends on the labels; want both')
     if hit is None or assumed_ece is not None:
         for point in points:
             if 0 < point <= 50: rates[f'confidences are off by {_points(point)}'] = _off_by(cells.conf, point)
@@ -195,22 +225,18 @@ def labels_needed(
         low, high = cells.intervals(rate, n, round(share*draws), seed).T
         reached = high - low if width else high
         return np.quantile(reached, power) - goal
-    assumed = {name: None if _is_above(cells, rate, below) else _search(partial(missed, rate=rate))
+    assumed = {name: None if below and cells.error(rate) >= goal else _search(partial(missed, rate=rate))
                for name, rate in rates.items()}
-    if weight is not None: assumed = {name: n and round_up(n*effect) for name, n in assumed.items()}
     return LabelsNeeded(width, below, power, n_bins, assumed, now, weight is not None)
 
-def _of_positive_weight(conf, hit, weight):
-    "Check sampling weights, and leave out the samples of weight 0."
-    weight = check_sampling_weights(weight, len(conf))
-    if weight is None: return conf, hit, None
-    kept = weight > 0
-    return conf[kept], None if hit is None else hit[kept], weight[kept]
+_AS_SHOWN = 'bins are off as these labels show'
 
-def _is_above(cells, rate, below):
-    "Return True if the true binned error is not below the bound; then no number of labels reaches the goal."
-    if not below: return False
-    gaps = (cells.share*(rate - cells.conf)).reshape(-1, _CELLS).sum(1)
-    return abs(gaps).sum() >= below/100
+def _weighted_table(conf, hit, weight, assumed_ece, n_bins):
+    "Return the table of bins; check sampling weights, and leave out the samples of weight 0."
+    weight = check_sampling_weights(weight, len(conf))
+    if weight is None: return Confidences(conf, hit).bins(n_bins)
+    if assumed_ece is not None: raise ValueError('assumed_ece: given with weights, which need what the labels show')
+    kept = weight > 0
+    return Confidences(conf[kept], hit[kept], weight=weight[kept]).bins(n_bins)
 
 

@@ -54,8 +54,9 @@ class Several:
         if self.subject == 'label' or len(self.comparisons) < math.comb(len(self.found), 2): return []
         nll = {name: found.scored[found.recommended].nll for name, found in self.found.items()}
         lowest = nll[min(nll, key=lambda name: nll[name].mean())]
-        cluster = next(iter(self.found.values())).scored[UNCALIBRATED].cluster
-        def is_best(values): return not mean_difference(lowest, values, cluster=cluster).low > self.tie
+        given = next(iter(self.found.values())).scored[UNCALIBRATED]
+        design = dict(cluster=given.cluster, weight=given.weight)
+        def is_best(values): return not mean_difference(lowest, values, **design).low > self.tie
         return [name for name, values in nll.items() if is_best(values)]
 
     @cached_property

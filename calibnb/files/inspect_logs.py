@@ -37,23 +37,33 @@ def read_inspect(
     return pd.DataFrame(rows)
 
 def _row(sample):
-    "Return the columns of a sample; with several scorers, the name of the scorer stands before its metadata."
-    grades, kept, scores = {}, {}, sample['scores']
-    for name, score in scores.items():
-        grades[name] = _grade(score['value'])
-        start = f'{name}.'*(len(scores) > 1)
-        kept |= {start + key: value for key, value in _plain(score.get('metadata')).items()}
-    correct = dict(correct=grades[name]) if len(scores) == 1 else {}
-    row = dict(id=sample['id'], epoch=sample.get('epoch', 1))
-    return row | _plain(sample.get('metadata')) | grades | correct | kept
+    """Return the columns of a sample.
 
-def _plain(values):
-    "Return the numbers and words of a dictionary or None."
-    return {key: value for key, value in (values or {}).items() if isinstance(value, (int, float, str))}
+    Metadata with the name of another column get `metadata.` or the name of their scorer before them; with several
+    scorers, the metadata of all scores do."""
+    scores = sample['scores']
+    row = dict(id=sample.get('id'), epoch=sample.get('epoch', 1))
+    row |= {name: _grade(score.get('value')) for name, score in scores.items()}
+    if len(scores) == 1: row['correct'] = next(iter(row[name] for name in scores))
+    _add(row, sample.get('metadata'), 'metadata.')
+    for name, score in scores.items(): _add(row, score.get('metadata'), f'{name}.', always=len(scores) > 1)
+    return row
+
+def _add(row, values, start, always=False):
+    "Add the numbers and words of a dictionary or None; `start` stands before names that are taken, or before all."
+    for name, value in (values or {}).items():
+        if isinstance(value, (int, float, str)): row[start + name if always or name in row else name] = value
 
 def _grade(value):
     "Return a grade as a number; other values as they are."
     return _GRADES.get(value, value) if isinstance(value, (str, bool)) else value
+
+def _unpacked(file, name):
+    "Return an entry of a zip archive; raise ValueError for a compression that this Python does not know."
+    try: return file.read(name)
+    except NotImplementedError:  # Zstandard, before Python 3.14
+        raise ValueError('its compression needs Python 3.14; write it as JSON: inspect log convert LOG --to json '
+                         '--output-dir DIR') from None
 
 def _samples(path):
     "Yield the samples of a log."
@@ -61,7 +71,7 @@ def _samples(path):
         check_archive(path)
         with zipfile.ZipFile(path) as file:
             for name in sorted(file.namelist()):
-                if name.startswith('samples/'): yield json.loads(file.read(name))
+                if name.startswith('samples/'): yield json.loads(_unpacked(file, name))
         return
     with open(path, encoding='utf-8') as file: log = json.load(file)
     if not isinstance(log, dict) or not {'eval', 'samples'} <= {*log}:

@@ -365,8 +365,8 @@ def calibration_in_the_large_p(
 )->float:
     "Return the two-sided p value of a z test for mean confidence = accuracy; 1 if all confidences are 0 or 1."
     conf, hit = conf.double(), hit.double()
-    weight = torch.ones_like(conf) if weight is None else weight/weight.mean()
-    variance = factor*(weight*conf*(1 - conf)).sum()
+    weight = torch.ones_like(conf) if weight is None else weight  # its scale cancels below
+    variance = factor*(weight*conf*(1 - conf)).sum()*weight.mean()
     return math.erfc(((weight*(conf - hit)).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #83f6c34c

@@ -17,7 +17,7 @@ from torch import Tensor
 from .bins import bin_ids, check_bins
 from .clusters import few_clusters, together, variance_factor
 from .intervals import check_level, rate_variance, z_quantile
-from .sampling_weights import linearized
+from .sampling_weights import linearized, of_mean_one
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #a9247978
 WORSE, EQUIVALENT, BETTER = 'worse', 'equivalent', 'better'
@@ -129,7 +129,7 @@ def _gaps(old, new, n_bins, cluster=None, level=.95, weight=None):
     ids = torch.stack([bin_ids(conf, n_bins).long() + k*n_bins for k, (conf, _) in enumerate((old, new))])
     hit = torch.stack([hit.double() for _, hit in (old, new)])
     residual = hit - torch.stack([conf.double() for conf, _ in (old, new)])
-    share = torch.ones(n, dtype=torch.float64, device='cpu') if weight is None else weight/weight.mean()
+    share = torch.ones(n, dtype=torch.float64, device='cpu') if weight is None else of_mean_one(weight)
     residual = share*residual
     gap = torch.bincount(ids.view(-1), residual.view(-1), M)/n
     if cluster is not None: covariance = _clustered_covariance(ids, residual, gap, share, cluster.cpu(), level)
@@ -198,13 +198,13 @@ def ece_difference(
     gap, covariance = _gaps(old, new, n_bins, cluster, level, weight)
     sd, M = covariance.diagonal().clamp_min(0).sqrt(), n_bins
     ece = [part.abs().sum().item() for part in (gap[:M], gap[M:])]
-    weight = torch.cat([-sd[:M], sd[M:]])
+    signed = torch.cat([-sd[:M], sd[M:]])
     values, vectors = torch.linalg.eigh(covariance)
     root = vectors*values.clamp_min(0).sqrt()
     draw = torch.Generator().manual_seed(seed)
     noise = torch.randn(draws, 2*M, generator=draw, dtype=torch.float64, device='cpu') @ root.T
     z = (gap + torch.cat([torch.zeros_like(gap)[None], noise]))/sd.clamp_min(1e-300)  # row 0 is the estimate
-    value, simulated = _corrected(z).mul(weight.double()).sum(1).split([1, draws])
+    value, simulated = _corrected(z).mul(signed).sum(1).split([1, draws])
     error, bias = simulated.std().item(), _largest_bias(gap, sd, covariance)  # e and B
     half_width = error*_biased_quantile(bias/error, level) if error > 1e-12 else bias
     value = value.item()

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..core.checks import ENOUGH_ROWS, check_logits, refuse_probs
 from ..core.options import pick
 from ..core.predictions import Predictions
+from ..metrics.sampling_weights import of_mean_one
 from . import export, folding
 from .fitting import fit_columns, fit_rows
 from .inputs import Inputs, inputs_of
@@ -207,6 +208,7 @@ class Calibrator(BaseEstimator):
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #642e016e
 def fit_to(calibrator, preds:Predictions):
     "Fit to the logits of `Predictions` and return the calibrator, which then takes what these were made from."
-    if preds.kind == 'logits': return calibrator.fit(preds.logits, preds.target, preds.weight, classes=preds.classes)
+    weight = None if preds.weight is None else of_mean_one(preds.weight)
+    if preds.kind == 'logits': return calibrator.fit(preds.logits, preds.target, weight, classes=preds.classes)
     inputs = Inputs.of(calibrator, preds.logits, 'probs', preds.eps, preds.classes)
-    return fit_rows(calibrator, inputs, preds.logits, preds.target, preds.weight)
+    return fit_rows(calibrator, inputs, preds.logits, preds.target, weight)

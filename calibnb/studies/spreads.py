@@ -42,6 +42,7 @@ def spread_table(
 def _marks(pairs, measures, methods, baseline, higher, unmarked):
     "Return (method, measure) -> the mark of `compare`."
     import pandas as pd
+    measures = [m for m in measures if all(m in pairs.measured[method, pairs.seeds[0]] for method in methods)]
     by_method = {method: {measure: pairs.numbers(method, measure) for measure in measures} for method in methods}
     rows = [dict(method=method, seed=seed, **{measure: values[i] for measure, values in found.items()})
             for method, found in by_method.items() for i, seed in enumerate(pairs.seeds)]

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from ..core.predictions import Predictions
 from ..metrics.bins import BIN_RULES, check_bins
+from ..metrics.sampling_weights import refuse_weights
 from ..metrics.smoothing import smooth_curve
 from ..posthoc.temperature import nll_temperature
 from ..evaluate.confidences import ece_text
@@ -107,7 +108,8 @@ def reliability_explorer(
 )->Explorer:
     """Explore reliability diagrams, uncalibrated and at any temperature; choose class, number of bins and binning rule.
 
-    Raises TypeError if `preds` or `val` are not Predictions, and ValueError if classes or `names` do not match.
+    Raises TypeError if `preds` or `val` are not Predictions, and ValueError if classes or `names` do not match,
+    or if `preds` have sampling weights.
 
     >>> from calibnb.core import Predictions
     >>> from calibnb.widgets import reliability_explorer
@@ -119,6 +121,7 @@ def reliability_explorer(
     """
     check_bins(n_bins)
     _check_sets(preds, val, names)
+    refuse_weights(preds.weight, 'preds')
     fitted = 1. if val is None else nll_temperature(val.class_logits, val.target)
     if names is None: names = range(preds.num_classes)
     return _ReliabilityView(preds, fitted, [str(name) for name in names], n_bins).explorer()

@@ -6,8 +6,11 @@ import torch
 
 from calibnb import cli
 from calibnb.core import Predictions
-from calibnb.evaluate import compare_models, evaluate, evaluate_shifted, labels_needed, slices, write_page
+from calibnb.evaluate import (
+    compare_models, evaluate, evaluate_shifted, expected_accuracy, labels_needed, slices, write_page
+)
 from calibnb.evaluate.slopes import Slopes
+from calibnb.widgets import reliability_explorer
 
 
 def drawn(n, columns=1, seed=0):
@@ -40,7 +43,7 @@ def test_a_calibrated_model_is_calibrated_on_a_file_with_few_negatives():
     found = evaluate(preds.weighted(100*weight))  # of any scale
     assert found.recommended == "uncalibrated" and not found.diagnosis.is_miscalibrated
     assert [*found.rows] == ["uncalibrated", "temperature", "platt", "histogram", "isotonic"]
-    assert any("ets, vector, matrix and bbq are left out" in note for note in found.notes)
+    assert any("ets, vector, matrix, bbq and pipelines are left out" in note for note in found.notes)
     sharp = Predictions(2*preds.logits, preds.target)
     repaired = evaluate(sharp.weighted(weight), calibrators=["platt", "vector"])
     p = repaired.fitted["platt"].transform(torch.tensor([[2.]])).item()
@@ -68,11 +71,26 @@ def test_two_models_are_compared_on_the_population():
         assert d.high - d.low == pytest.approx(twin.high - twin.low, rel=.15), name
 
 
+def test_rows_of_a_table_share_the_weights():
+    "Folds have other mean weights; a temperature changes no error, and the few samples behind a choice are samples."
+    preds, _ = drawn(1000, 3)
+    weight = torch.where(torch.arange(len(preds)) < 40, 40., 1.).double()
+    found = evaluate(Predictions(3*preds.logits, preds.target).weighted(weight), calibrators=["temperature"])
+    before, after = (found.rows[row]["error"].value for row in ("uncalibrated", "temperature"))
+    assert after == pytest.approx(before, rel=1e-12)
+    scored = found.scored["temperature"]
+    assert found.rows["temperature"]["nll"].value == pytest.approx((weight/weight.sum() @ scored.nll).item(), rel=1e-6)
+    gain = (weight*(found.scored["uncalibrated"].nll - scored.nll)).sort(descending=True)[0]
+    least = int((gain.sum() - gain.cumsum(0) <= 0).nonzero()[0, 0]) + 1
+    assert found.choice.deciding_samples("temperature", "uncalibrated") == least
+
+
 def test_labels_needed_with_weights():
     preds, weight = drawn(2000)
     conf, y = preds.probs[:, 0], preds.target
     plain, same = (labels_needed(conf, y, width=10, weight=w) for w in (None, torch.full_like(conf, 3.)))
-    assert same.now == plain.now and same.n == pytest.approx(plain.n, rel=.1)
+    shown = "bins are off as these labels show"
+    assert same.now == plain.now and same.n == pytest.approx(plain.assumed[shown], rel=.15)
     assert labels_needed(conf, y, width=10, weight=weight).now["ece"] < 8 < 20 < plain.now["ece"]
 
 
@@ -81,7 +99,10 @@ def test_a_page_and_everything_that_knows_no_weights(tmp_path):
     preds = Predictions(preds.logits, preds.target, groups=dict(site=np.arange(len(preds)) % 2)).weighted(weight)
     found = evaluate(preds, calibrators=["platt"])
     assert "sampling weights" in write_page(found, tmp_path/"a.html").read_text()
-    calls = lambda: slices(preds, "site"), lambda: Slopes.of(found), lambda: evaluate_shifted(found, preds, preds)
+    scored = found.scored["uncalibrated"]
+    calls = [lambda: slices(preds, "site"), lambda: Slopes.of(found), lambda: evaluate_shifted(found, preds, preds),
+             lambda: expected_accuracy(preds.probs, preds), lambda: reliability_explorer(preds), scored.classwise_ece,
+             scored.judged.ada_ece, lambda: compare_models(Predictions(preds.logits, preds.target), preds)]
     for call in calls:
         with pytest.raises(ValueError, match="sampling weights, which do not count here"):
             call()
