@@ -90,6 +90,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'calibnb.cli.command._reason': ('90_cli/command.html#_reason', 'calibnb/cli/command.py'),
                                      'calibnb.cli.command._takes_drop_missing': ( '90_cli/command.html#_takes_drop_missing',
                                                                                   'calibnb/cli/command.py'),
+                                     'calibnb.cli.command._with_weight': ('90_cli/command.html#_with_weight', 'calibnb/cli/command.py'),
                                      'calibnb.cli.command._writable_settings': ( '90_cli/command.html#_writable_settings',
                                                                                  'calibnb/cli/command.py'),
                                      'calibnb.cli.command.main': ('90_cli/command.html#main', 'calibnb/cli/command.py'),

@@ -44,13 +44,15 @@ def _read(options:AuditOptions):
         groups = [*options.group_columns, *options.like_ids]
         preds, val = read_sets(*files, options.eps, options.pos_label, groups, columns)
     if options.cluster: preds = preds.clustered(preds.groups[options.cluster])
+    unweighted = len(preds)
     if options.weight: preds, val = _weighted(preds, options, 'file'), val and _weighted(val, options, '--val')
     if options.costs: check_costs(*options.costs, preds.num_classes)
     try: check_sets(preds, val, n_bins=[options.n_bins])
     except ValueError as e:
         message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
         raise ValueError(message) from None
-    said = ['The confidence is the softmax of the log-likelihoods at the chosen answer.']*bool(options.format)
+    said = [f'{unweighted - len(preds):,} samples of weight 0 are left out.']*(len(preds) < unweighted)
+    said += ['The confidence is the softmax of the log-likelihoods at the chosen answer.']*bool(options.format)
     return preds, val, said + texts_of(caught)
 
 def _weighted(preds, options, name):
@@ -68,7 +70,7 @@ def numbers_of(column):
     found = pd.to_numeric(column, errors='coerce')
     if (wrong := found.isna() & column.notna()).any():
         row = int(wrong.to_numpy().argmax())
-        raise ValueError(f'{column[row]!r} in row {row} is no number')
+        raise ValueError(f'{column.name!r} holds {column[row]!r} in row {row}, want numbers')
     return found.to_numpy('float64')
 
 def texts_of(caught):

@@ -221,7 +221,7 @@ def _check_slices(args):
     others |= {'--slopes': args.slopes, '--metric': args.metric}
     counting = [flag for flag, value in others.items() if args.weight and value]
     if counting:
-        raise ValueError(f'--weight: given with {counting[0]}, which knows no weights; run two audits, one with each')
+        raise ValueError(f'--weight: given with {counting[0]}, which knows no weights; leave one of the two out')
     if args.least is not None and not args.by: raise ValueError(f'--least: {args.least}, but no slices; give --by, too')
     if args.find_slices and len({*args.by} - {'confidence_band'}) < 2:
         raise ValueError('--find-slices: needs two columns of --by or more, e.g. --by region --by predicted_class')

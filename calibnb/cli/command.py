@@ -224,10 +224,20 @@ def _corrected(error, argv, args)->str:
     flags = {_OPTIONS[name]: value for name, value in getattr(error, 'options', {}).items()}
     known = {*args.parser._option_string_actions} - (set() if _takes_drop_missing(args) else {'--drop-missing'})
     if not flags or not {*flags} <= known: return ''
+    if '--ignore-col' in flags and '--weight' in known and not args.weight: flags = _with_weight(flags)
     words = []
     for flag, value in flags.items():
         words += [flag] if value is True else [flag, as_list(value) if isinstance(value, tuple) else value]
     return shlex.join(['calibnb', *map(str, given), *words])
+
+def _with_weight(flags):
+    "Return the flags with a column that is called like weights in `--weight` instead of `--ignore-col`."
+    from calibnb.files.columns import is_called
+    weights = [name for name in flags['--ignore-col'] if is_called(name, 'weight')]
+    if len(weights) != 1: return flags
+    rest = tuple(name for name in flags['--ignore-col'] if name not in weights)
+    others = {flag: value for flag, value in flags.items() if flag != '--ignore-col'}
+    return others | {'--weight': weights[0]} | ({'--ignore-col': rest} if rest else {})
 
 def _interruption(report, argv):
     "Return the text to print after Ctrl-C; with a `report` of what is saved, add the command line that continues."

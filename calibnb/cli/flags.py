@@ -269,12 +269,18 @@ def settle_stated(args, path, correct_needed=True):
 
 def _settle_inspect(args, path):
     "Fill in the column of correct answers of a log of Inspect; raise ValueError without a column of confidences."
-    if args.confidence: args.correct = args.correct or 'correct'
-    elif Path(path).is_file() and not (args.logits or args.probs):
-        from calibnb.files.formats import stored_names
-        with naming(path): columns = stored_names(path)
+    if args.logits or args.probs or args.confidence and args.correct or not Path(path).is_file(): return
+    from calibnb.files.formats import stored_names
+    with naming(path), warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # reading the samples tells the same
+        columns = stored_names(path)
+    if not args.confidence:
         raise ValueError(f'file: {path} is a log of Inspect; want the column of the stated confidence, --confidence '
                          f'COLUMN, of: {", ".join(columns)}')
+    if 'correct' not in columns:
+        raise ValueError(f'--correct: not given, and {path} has several scorers; want the name of one, of: '
+                         f'{", ".join(columns)}')
+    args.correct = 'correct'
 
 def check_stated(args, flag='--confidence'):
     "Raise ValueError for a flag that excludes stated confidences."

@@ -116,7 +116,8 @@ class Predictions:
         return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes, self.kind, groups,
                            cluster, weight)
     def __repr__(self):
-        error = 1 - self.hit.double().mean()
+        missed = (~self.hit).double().cpu()
+        error = missed.mean() if self.weight is None else (self.weight*missed).sum()/self.weight.sum()
         return f'Predictions({len(self)} samples, {self.form}, error {error:.4f})'
 
     @property
@@ -299,7 +300,7 @@ def check_sampling_weights(weight, n):
     if wrong.any():
         row = wrong.nonzero()[0].item()
         raise ValueError(f'weight: {weight[row]:g} in row {row} ({wrong.sum():,} such rows), want finite numbers of at '
-                         'least 0; leave out the samples without a weight')
+                         'least 0')
     if not weight.any(): raise ValueError('weight: 0 for every sample, want a weight above 0')
     return weight
 

@@ -23,7 +23,7 @@ from ..core.text import enumerated
 from ..metrics.bins import check_bins
 from ..metrics.measure import COLUMNS
 from ..metrics.registered import metrics as registered_metrics, registered_measures
-from ..metrics.sampling_weights import weighting_effect
+from ..metrics.sampling_weights import effective_size
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
 )
@@ -235,10 +235,11 @@ def check_metrics(names):
 
 def _weights_note(scored, fitted):
     "Say what sampling weights change; `fitted`: calibrators are fitted with them, too."
-    effect = weighting_effect(scored.judged.residual, scored.weight)
-    return (f'Measures, {"fits, "*fitted}intervals and tests use sampling weights: for the calibration errors, '
-            f'{len(scored):,} samples are worth {len(scored)/effect:,.0f} of equal weight. Adaptive, smooth and '
-            'classwise ECE, and the section of classes, know no weights and are left out.')
+    largest = (scored.weight.max()/scored.weight.sum()).item()
+    alone = f' One sample has {100*largest:.0f} % of the total weight, so all numbers rest on it.'*(largest > .05)
+    return (f'Measures, {"fits, "*fitted}intervals and tests use sampling weights: {len(scored):,} samples have an '
+            f'effective size of {effective_size(scored.weight):,.0f} (Kish).{alone} Adaptive, smooth and classwise '
+            'ECE, and the section of classes, know no weights and are left out.')
 
 def _clusters_note(scored):
     "Say what clusters change."

@@ -57,8 +57,10 @@ class ClassErrors:
         n, ece = hits.sum(1).long(), (hits - confs).abs().sum(1)/len(scored)
         if scored.cluster is not None: return cls(n, ece, None, None, names)
         chance = class_floors(scored.classes)
-        largest = (class_noise(scored.classes, draws, seed) - chance[:, None]).amax(0)  # (draws,)
-        reached = (largest >= (ece - chance)[:, None] - 1e-12).sum(1)
+        noise = class_noise(scored.classes, draws, seed)  # (K, draws)
+        sd = noise.std(1).clamp_min(1e-9)[:, None]        # of a class that is never predicted it is 0
+        largest = ((noise - chance[:, None])/sd).amax(0)
+        reached = (largest >= (ece - chance)[:, None]/sd - 1e-9).sum(1)
         return cls(n, ece, chance, (1 + reached.double())/(1 + draws), names)
 
     @property
@@ -123,7 +125,8 @@ def class_data(found:Evaluation, errors:dict[str, ClassErrors])->list[dict]:
 def _lines(errors, k):
     "Return lines with the ECE of a class, and what chance explains."
     shown = {'ECE': errors.ece, 'by chance': errors.chance}
-    return [f'{name} {FORMATS["classwise_ece"].percent(v[k].item())}' for name, v in shown.items() if v is not None]
+    lines = [f'{name} {FORMATS["classwise_ece"].percent(v[k].item())}' for name, v in shown.items() if v is not None]
+    return lines + ['miscalibrated']*(k in errors.beyond)
 
 def _bins(sums):
     "Return the bins of a class with samples, from its (4, M) sums; many narrow bins are merged."

@@ -23,7 +23,6 @@ from ..metrics.measure import FORMATS
 from calibnb.metrics.paired import (
     BETTER, UNDECIDED, WORSE, PairedDifference, ece_difference, mean_difference, rate_difference
 )
-from ..metrics.sampling_weights import refuse_weights
 from ..metrics.scores import MEAN_SCORES, scores_of_a_miss
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #0cb38c61
@@ -279,7 +278,8 @@ def compare_models(
     margins = check_margins(margins)
     new = new.ordered(old.classes)
     check_same_samples(old, new)
-    if old.weight is None: refuse_weights(new.weight, 'new')
+    if new.weight is not None and (old.weight is None or not torch.allclose(old.weight, new.weight)):
+        raise ValueError('new: its samples have other sampling weights than those of old; want weights of old alone')
     notes = []
     if old.cluster is None and (copies := _copies(old, new)) is not None:
         old, distinct = old.clustered(copies), int(copies.max()) + 1

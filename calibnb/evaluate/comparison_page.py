@@ -22,7 +22,7 @@ def _model(name, preds, ece):
     "Return the diagrams of a model as JSON types."
     scored = Scored.of(preds)
     bins = {str(M): diagram_bins(scored, M) for M in BINNINGS}
-    return dict(name=name, ece=FORMATS['ece'].percent(ece), bins=bins, corp=diagram_curve(scored))
+    return dict(name=name, ece=f'{FORMATS["ece"].percent(ece)} (15 bins)', bins=bins, corp=diagram_curve(scored))
 
 def _difference(found, measure):
     "Return a difference with its interval and margin, as numbers and as text; None for a number that is not finite."

@@ -39,7 +39,7 @@ CONVENTIONS = {  # role of a name -> its convention; the reader tests the roles 
     'id': Convention('id|idx|index|sample|sample_id|row|fold|split|pred|y_pred', 'is left out if it has whole numbers'),
     'cluster': Convention(r'.*[\W_]id|(patient|subject|user|customer|speaker|document)(id|no)',
                           'names the clusters of the samples, if its values repeat'),
-    'weight': Convention('weight|weights|sample_weight', 'is refused'),
+    'weight': Convention(r'(.*[\W_])?weights?', 'holds sampling weights, which a flag names'),
     # names that only make a proposal, or the names of classes
     'like a prediction': Convention(r'(.*[\W_])?(y_?hat|pred(ict(ed|ions?))?s?|guess(es)?)([\W_].*)?',
                                     'is not proposed as labels'),

@@ -95,7 +95,7 @@ def _read_json_lines(path, names=ColumnNames()):
 
 def _read_inspect(path, names=ColumnNames()):
     frame = read_inspect(path)
-    return _contents(frame, lambda row: f'sample {frame["id"].iloc[row]!r}', names)
+    return _contents(frame, lambda row: f'sample {frame["id"].iloc[row]}', names)
 
 def _contents(frame, place, names):
     "Return the columns of a DataFrame; if some hold lists, as arrays."

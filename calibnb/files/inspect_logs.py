@@ -7,12 +7,13 @@ __all__ = ['read_inspect']
 
 # %% ../../nbs/08_files/02c_inspect_logs.ipynb #1a5bec05
 import json
+import warnings
 import zipfile
 
-from ..core.reading import check_archive, file_format
+from ..core.reading import brief, check_archive, file_format
 
 # %% ../../nbs/08_files/02c_inspect_logs.ipynb #1a5bec07
-_GRADES = {'C': 1, 'I': 0, 'N': 0, 'P': .5, True: 1, False: 0}
+_GRADES = {'C': 1, 'I': 0, 'N': 0, True: 1, False: 0}
 
 def read_inspect(
     path,  # log of Inspect, .eval or .json
@@ -32,8 +33,12 @@ def read_inspect(
     0   1      1      1        1         0.8
     """
     import pandas as pd
-    rows = [_row(sample) for sample in _samples(path) if sample.get('scores')]
+    samples = [*_samples(path)]
+    rows = [_row(sample) for sample in samples if sample.get('scores')]
     if not rows: raise ValueError('no scored samples; want a log of Inspect after scoring')
+    if left_out := len(samples) - len(rows):
+        warnings.warn(f'{left_out:,} of {len(samples):,} samples have no score and are left out')
+    rows.sort(key=lambda row: (str(row['id']), row['epoch']))  # two logs of the same samples have the same order
     return pd.DataFrame(rows)
 
 def _row(sample):
@@ -43,7 +48,7 @@ def _row(sample):
     scorers, the metadata of all scores do."""
     scores = sample['scores']
     row = dict(id=sample.get('id'), epoch=sample.get('epoch', 1))
-    row |= {name: _grade(score.get('value')) for name, score in scores.items()}
+    row |= {name: _grade(score.get('value'), name, sample) for name, score in scores.items()}
     if len(scores) == 1: row['correct'] = next(iter(row[name] for name in scores))
     _add(row, sample.get('metadata'), 'metadata.')
     for name, score in scores.items(): _add(row, score.get('metadata'), f'{name}.', always=len(scores) > 1)
@@ -54,8 +59,11 @@ def _add(row, values, start, always=False):
     for name, value in (values or {}).items():
         if isinstance(value, (int, float, str)): row[start + name if always or name in row else name] = value
 
-def _grade(value):
-    "Return a grade as a number; other values as they are."
+def _grade(value, name, sample):
+    "Return a grade as a number; other words and numbers as they are."
+    if not isinstance(value, (str, int, float)):
+        raise ValueError(f'the value of scorer {name!r} in sample {sample.get("id")!r} is {brief(str(value), 40)}, '
+                         'want one grade or number')
     return _GRADES.get(value, value) if isinstance(value, (str, bool)) else value
 
 def _unpacked(file, name):

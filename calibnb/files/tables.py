@@ -90,7 +90,7 @@ def _text_found(column, place):
 
 def advice(name):
     "Return the reason why a column of weights is not a class."
-    return 'is not a class; intervals and floors count samples, so weights are refused; metrics take sample_weight'
+    return 'is not a class; audit, compare and plan take a column of sampling weights as --weight NAME'
 
 # %% ../../nbs/08_files/02c_tables.ipynb #ef252d1e
 def _class_columns(scores, names, words=()):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .bins import bin_ids, check_bins
-from .clusters import few_clusters, together, variance_factor
+from .clusters import design_effect, few_clusters, together, variance_factor
 from .intervals import check_level, rate_variance, z_quantile
 from .sampling_weights import linearized, of_mean_one
 
@@ -142,7 +142,8 @@ def _gaps(old, new, n_bins, cluster=None, level=.95, weight=None):
     variance = covariance.diagonal()
     mass, squares, hits = (torch.bincount(ids.view(-1), (share**k*of).view(-1), M)
                            for k, of in ((1, torch.ones_like(hit)), (2, torch.ones_like(hit)), (1, hit)))
-    size = (mass.square()/squares.clamp_min(1e-300)).clamp_min(1)/together(cluster)
+    effect = 1. if cluster is None else max(design_effect(of_model, cluster) for of_model in residual)
+    size = (mass.square()/squares.clamp_min(1e-300)).clamp_min(1)/effect
     # a bin without a miss has noise, too
     raised = torch.maximum(variance, (mass/n).square()*rate_variance(hits/mass.clamp_min(1e-300)*size, size))
     scale = torch.where(variance > 0, raised/variance, 0.).sqrt()

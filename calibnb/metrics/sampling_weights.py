@@ -69,4 +69,5 @@ def weighting_effect(
 def refuse_weights(weight, name):
     "Raise ValueError if samples have weights; `name` is the argument that has them."
     if weight is not None:
-        raise ValueError(f'{name}: its samples have sampling weights, which do not count here; want none')
+        raise ValueError(f'{name}: its samples have sampling weights, which do not count here; want none, as of '
+                         f'{name}.weighted(None)')

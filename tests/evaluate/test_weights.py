@@ -104,7 +104,7 @@ def test_a_page_and_everything_that_knows_no_weights(tmp_path):
              lambda: expected_accuracy(preds.probs, preds), lambda: reliability_explorer(preds), scored.classwise_ece,
              scored.judged.ada_ece, lambda: compare_models(Predictions(preds.logits, preds.target), preds)]
     for call in calls:
-        with pytest.raises(ValueError, match="sampling weights, which do not count here"):
+        with pytest.raises(ValueError, match="sampling weights"):
             call()
     with pytest.raises(ValueError, match="metrics: 'ks_error', but the samples have weights"):
         evaluate(preds, metrics=["ks_error"])
@@ -135,7 +135,12 @@ def test_the_commands_take_a_column_of_weights(tmp_path, monkeypatch, capsys):
     assert f"{len(table) - 10:,} samples with sampling weights" in capsys.readouterr().out
     assert cli.main("plan p.csv --width 5 --weight w".split()) == 0
     assert "drawn with the same weights" in capsys.readouterr().out
-    for line, said in {"audit text.csv": "'much' in row 0 is no number", "compare text.csv p.csv": "'much' in row 0",
-                       "audit p.csv --slopes": "--weight: given with --slopes, which knows no weights"}.items():
+    table.assign(row=table.index).rename(columns=dict(w="survey_weight")).to_csv("named.csv", index=False)
+    assert cli.main(["audit", "named.csv"]) == 2
+    assert "--weight survey_weight" in capsys.readouterr().err
+    refused = {"audit text.csv": "'w' holds 'much' in row 0, want numbers",
+               "compare text.csv p.csv": "'w' holds 'much' in row 0, want numbers",
+               "audit p.csv --slopes": "--weight: given with --slopes, which knows no weights"}
+    for line, said in refused.items():
         assert cli.main(f"{line} --weight w".split()) == 2
         assert said in capsys.readouterr().err

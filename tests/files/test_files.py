@@ -225,7 +225,7 @@ def bad_tables(folder):
     long = np.where(FLAGS[:9] == 1, "x"*100_000, "y"*100_000)
     yield binary(p[:9], y=long), "probs", " ... "
     yield binary(y=np.where(FLAGS == 1, "yes", "no")), "probs", "in line 2, and nothing says which label 'p' is about"
-    yield binary(sample_weight=p.numpy()), "probs", "metrics take sample_weight"
+    yield binary(sample_weight=p.numpy()), "probs", "sampling weights as --weight NAME"
     pd.DataFrame(dict(y=FLAGS.numpy())).to_csv(folder/"labels.csv", index=False)
     yield folder/"labels.csv", "probs", "has no classes or no samples"
     pd.DataFrame(dict(p=p.numpy())).to_csv(folder/"unlabelled.csv", index=False)
