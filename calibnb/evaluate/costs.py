@@ -25,7 +25,7 @@ from .table import Evaluation
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
 CHOSEN_THRESHOLDS = .05, .1, .2, .3, .5, .7, .9  # rows of the table, besides the threshold of the costs
 
-_WORDS = {  # stated confidences? -> texts for: all samples positive, no sample positive, the probability
+_WORDS = {  # is stated -> texts: all samples positive, none positive, the probability
     False: ('treat everybody', 'treat nobody', 'P(y = 1)'),
     True: ('use every answer', 'use no answer', 'the stated confidence')}
 
@@ -49,8 +49,8 @@ class Decisions:
     >>> from calibnb.core import Predictions
     >>> from calibnb.evaluate import Decisions, evaluate
     >>> preds = Predictions([-3., -3., 3., 3.]*100, [0, 1, 1, 1]*100)  # binary log-odds
-    >>> found = Decisions.of(evaluate(preds, calibrators=['temperature']), cost_fp=1, cost_fn=9)
-    >>> found.threshold, round(found.costs[0]['cost'], 2)
+    >>> decisions = Decisions.of(evaluate(preds, calibrators=['temperature']), cost_fp=1, cost_fn=9)
+    >>> decisions.threshold, round(decisions.costs[0]['cost'], 2)
     (0.1, 2.25)
     """
     cost_fp:float    # cost of a false positive
@@ -81,11 +81,11 @@ class Decisions:
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
         y, probs = given.target == 1, {name: one.of_one.conf for name, one in scored.items()}
         order = random_order(probs[UNCALIBRATED][:, None], y, seed)
-        resamples = resamples_of(given.cluster, len(y), n_boot, seed, order), given.cluster, given.weight
-        costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])
-        thresholds = sorted({*CHOSEN_THRESHOLDS, cost_threshold(cost_fp, cost_fn)})
+        resampling = resamples_of(given.cluster, len(y), n_boot, seed, order), given.cluster, given.weight
+        costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resampling, _WORDS[given.stated])
+        chosen = sorted({*CHOSEN_THRESHOLDS, cost_threshold(cost_fp, cost_fn)})
         curves = {name: decision_curve(p, y, sample_weight=given.weight) for name, p in probs.items()}
-        rows = _threshold_rows(probs, y, thresholds, resamples)
+        rows = _threshold_rows(probs, y, chosen, resampling)
         return cls(cost_fp, cost_fn, len(y), costs, saved, rows, curves, given.stated)
 
     def text(self)->str:
@@ -109,9 +109,9 @@ class Decisions:
         if not self.saved: return ''
         value, (low, high) = self.saved['value'], self.saved['interval']
         if high < 0:
-            given = 'confidences' if self.stated else 'probabilities'
+            noun = 'confidences' if self.stated else 'probabilities'
             return (f'Calibration adds {_number(-value)} per sample, 95 % interval {_range((-high, -low))}. With these '
-                    f'costs, decide by the uncalibrated {given}.')
+                    f'costs, decide by the uncalibrated {noun}.')
         chance = ' No difference beyond chance.' if low <= 0 else ''
         return f'Calibration saves {_number(value)} per sample, 95 % interval {_range((low, high))}.{chance}'
 
@@ -130,82 +130,84 @@ def _range(interval): return f'{_number(interval[0])} to {_number(interval[1])}'
 def _means(of_labels, y, p, resampling):
     """Return the V means of (V, N) numbers over the samples, and their 95 % intervals.
 
-    `of_labels(y)` returns the numbers for labels y. A small set may lack a sample whose label is the unlikely one.
+    `of_labels(y)` returns the numbers for labels y. Flipped labels `~y` stand in for unlikely outcomes that a small set
+    lacks.
     `resampling` has the resamples, the clusters or None, and the sampling weights or None."""
     (resamples, cluster, weight), unlikely = resampling, (y.double() - p).abs()
     values = torch.stack([linearized(row, weight) for row in of_labels(y)])
     unseen = of_labels(~y) @ unlikely/unlikely.sum().clamp_min(1e-300)
     return values.mean(1).tolist(), intervals_of_means(values, unseen, resamples, cluster, weight)
 
-def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
-    "Return `costs` and `saved` of `Decisions`; `probs` has the P(y = 1) of each row."
-    t, nobody = cost_threshold(cost_fp, cost_fn), torch.zeros(len(y), dtype=torch.float64, device='cpu')
-    rules = probs | {words[0]: nobody + 1, words[1]: nobody}
-    def costs(y): return torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
-    def saving(y):
-        before, after = costs(y)[:2]
-        return (before - after)[None]
-    p = next(iter(probs.values()))
+def _cost_rows(probs, y, cost_fp, cost_fn, resampling, words):
+    "Return `costs` and `saved` of `Decisions`; `probs` maps names of rows to P(y = 1)."
+    t, zeros = cost_threshold(cost_fp, cost_fn), torch.zeros(len(y), dtype=torch.float64, device='cpu')
+    uncalibrated, *_ = probs.values()
+    rules = probs | {words[0]: zeros + 1, words[1]: zeros}
+    def costs_of(y): return torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
+    def saving_of(y):
+        cost_before, cost_after = costs_of(y)[:2]
+        return (cost_before - cost_after)[None]
     rows = [dict(name=name, cost=value, interval=interval)
-            for name, value, interval in zip(rules, *_means(costs, y, p, resamples))]
+            for name, value, interval in zip(rules, *_means(costs_of, y, uncalibrated, resampling))]
     for row, p in zip(rows, probs.values()):
-        best = cheapest_threshold(p, y, cost_fp, cost_fn, sample_weight=resamples[-1])
+        best = cheapest_threshold(p, y, cost_fp, cost_fn, sample_weight=resampling[-1])
         row['best_threshold'], row['best_cost'] = best
     if len(probs) == 1: return rows, None
-    (value,), (interval,) = _means(saving, y, p, resamples)
+    (value,), (interval,) = _means(saving_of, y, uncalibrated, resampling)
     return rows, dict(value=value, interval=interval)
 
-def _threshold_rows(probs, y, thresholds, resamples):
-    "Return `thresholds` of `Decisions`; `probs` has the P(y = 1) of each row."
-    t = torch.tensor(thresholds, dtype=torch.float64, device='cpu')
-    curves = [decision_curve(p, y, t, sample_weight=resamples[-1]) for p in probs.values()]
-    rows = [dict(threshold=one, treat_all=everybody, before=before) for one, everybody, before in
-            zip(thresholds, curves[0].treat_all.tolist(), curves[0].model.tolist())]
+def _threshold_rows(probs, y, chosen, resampling):
+    "Return `thresholds` of `Decisions` for the `chosen` thresholds; `probs` maps names of rows to P(y = 1)."
+    t = torch.tensor(chosen, dtype=torch.float64, device='cpu')
+    curves = [decision_curve(p, y, t, sample_weight=resampling[-1]) for p in probs.values()]
+    rows = [dict(threshold=one, treat_all=of_all, before=benefit) for one, of_all, benefit in
+            zip(chosen, curves[0].treat_all.tolist(), curves[0].model.tolist())]
     if len(probs) == 1: return rows
-    before, after = probs.values()
-    def gain(y): return benefit_of_samples(after, y, t) - benefit_of_samples(before, y, t)
-    gains, intervals = _means(gain, y, before, resamples)
-    return [row | dict(after=value, gain=gain, interval=interval)
-            for row, value, gain, interval in zip(rows, curves[1].model.tolist(), gains, intervals)]
+    uncalibrated, calibrated = probs.values()
+    def gain_of(y): return benefit_of_samples(calibrated, y, t) - benefit_of_samples(uncalibrated, y, t)
+    gains, intervals = _means(gain_of, y, uncalibrated, resampling)
+    return [row | dict(after=benefit, gain=gain, interval=interval)
+            for row, benefit, gain, interval in zip(rows, curves[1].model.tolist(), gains, intervals)]
 
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #4bda39c1
 _LEFT, _WIDTH, _HEIGHT = 46, 320, 230  # position and size of the axes in pixels
 
 def decision_svg(decisions:Decisions)->str:
     "Draw the decision curves as an SVG; the report defines the styles of its classes."
-    curves, (everybody, _, confidence) = [*decisions.curves.values()], _WORDS[decisions.stated]
+    curves, (everybody_text, _, probability_text) = [*decisions.curves.values()], _WORDS[decisions.stated]
     top = 1.1*max(.01, *(curve.model.max().item() for curve in curves))
     low = -.25*top
-    def x(t): return round(_LEFT + _WIDTH*t, 1)
-    def y(v): return round(12 + _HEIGHT*(top - v)/(top - low), 1)
+    def x_pixel(t): return round(_LEFT + _WIDTH*t, 1)
+    def y_pixel(v): return round(12 + _HEIGHT*(top - v)/(top - low), 1)
     def line(values, kind):
-        points = ' '.join(f'{x(t)},{y(v)}' for t, v in zip(curves[0].threshold.tolist(), values.tolist()))
+        points = ' '.join(f'{x_pixel(t)},{y_pixel(v)}' for t, v in zip(curves[0].threshold.tolist(), values.tolist()))
         return f'<polyline class="curve {kind}" clip-path="url(#axes)" points="{points}"/>'
     base, step = 12 + _HEIGHT, float(f'{top/3:.0e}')
     parts = [f'<clipPath id="axes"><rect x="{_LEFT}" y="12" width="{_WIDTH}" height="{_HEIGHT}"/></clipPath>']
     for v in (k*step for k in range(int(top/step) + 1)):
-        parts += [f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y(v)}" y2="{y(v)}"/>',
-                  f'<text class="soft" x="{_LEFT - 6}" y="{y(v) + 4}" text-anchor="end">{v:.2g}</text>']
-    parts += [f'<text class="soft" x="{x(t)}" y="{base + 16}" text-anchor="middle">{t}</text>'
+        parts += [f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y_pixel(v)}" y2="{y_pixel(v)}"/>',
+                  f'<text class="soft" x="{_LEFT - 6}" y="{y_pixel(v) + 4}" text-anchor="end">{v:.2g}</text>']
+    parts += [f'<text class="soft" x="{x_pixel(t)}" y="{base + 16}" text-anchor="middle">{t}</text>'
               for t in (0, .2, .4, .6, .8, 1)]
-    mark = x(decisions.threshold)
+    mark = x_pixel(decisions.threshold)
     parts += [f'<line class="diagonal" x1="{mark}" x2="{mark}" y1="12" y2="{base}"/>', line(curves[0].treat_all, 'all')]
     parts += [line(curve.model, kind) for curve, kind in zip(curves, ('before', 'after'))]
-    parts.append(f'<text x="{x(.5)}" y="{base + 36}" text-anchor="middle">threshold of {confidence}</text>')
+    parts.append(f'<text x="{x_pixel(.5)}" y="{base + 36}" text-anchor="middle">threshold of {probability_text}</text>')
     turned = f'translate(10 {12 + _HEIGHT/2:g}) rotate(-90)'
     parts.append(f'<text transform="{turned}" text-anchor="middle">net benefit</text>')
-    legend = zip(('before', 'after', 'all'), [*decisions.curves, *['']*(2 - len(curves)), everybody])
+    legend = zip(('before', 'after', 'all'), [*decisions.curves, *['']*(2 - len(curves)), everybody_text])
     for i, (kind, name) in enumerate((kind, name) for kind, name in legend if name):
-        parts += [f'<line class="curve {kind}" x1="{x(.52)}" x2="{x(.6)}" y1="{24 + 18*i}" y2="{24 + 18*i}"/>',
-                  f'<text x="{x(.62)}" y="{28 + 18*i}">{html_text(name)}</text>']
+        height = 24 + 18*i
+        parts += [f'<line class="curve {kind}" x1="{x_pixel(.52)}" x2="{x_pixel(.6)}" y1="{height}" y2="{height}"/>',
+                  f'<text x="{x_pixel(.62)}" y="{height + 4}">{html_text(name)}</text>']
     return (f'<svg viewBox="0 0 {_LEFT + _WIDTH + 10} {base + 44}" role="img" aria-label="decision curves: net benefit '
             f'at each threshold">{"".join(parts)}</svg>')
 
 def decision_section(decisions:Decisions)->str:
     "Return the section of the report: costs, decision curves and the table of thresholds, as HTML."
-    everybody, nobody, _ = _WORDS[decisions.stated]
-    everybody = everybody.split(' ', 1)[1]
-    names = dict(threshold='threshold', treat_all=everybody, before='before', after='after', gain='gain')
+    everybody_text, nobody_text, _ = _WORDS[decisions.stated]
+    names = dict(threshold='threshold', treat_all=everybody_text.split(' ', 1)[1],
+                 before='before', after='after', gain='gain')
     rows = decisions.thresholds
     def column(template, key): return [template.format(row[key]).replace('-', '−') for row in rows]
     columns = {title: column('{:.3f}', key) for key, title in names.items() if key in rows[0]}
@@ -213,5 +215,5 @@ def decision_section(decisions:Decisions)->str:
     table = html_table(columns, {i: 'chosen' for i, row in enumerate(rows) if row['threshold'] == decisions.threshold})
     return (f'<h2>Decisions</h2><pre>{html_text(decisions.text())}</pre>'
             '<p>Net benefit: the rate of true positives minus the rate of false positives, weighted by the odds of the '
-            f'threshold. To {nobody} has a net benefit of 0. The dashed line is the threshold of the costs.</p>'
+            f'threshold. To {nobody_text} has a net benefit of 0. The dashed line is the threshold of the costs.</p>'
             f'<div class="two"><div>{decision_svg(decisions)}</div><div class="wide">{table}</div></div>')

@@ -48,6 +48,15 @@ def test_slow_twin(logits):
     assert decisions.saved["value"] == pytest.approx(costs[0] - costs[1])
 
 
+def test_the_saved_cost_has_the_interval_of_the_gain():
+    "The saved cost is cost_fn times the gain in net benefit at the threshold of the costs, also on few samples."
+    found = evaluate(Predictions(ONE[:60], TARGET[:60].long()), calibrators=["temperature"], n_boot=20, draws=5)
+    decisions = Decisions.of(found, 1, 4)
+    row, = (row for row in decisions.thresholds if row["threshold"] == decisions.threshold)
+    assert decisions.saved["value"] == pytest.approx(4*row["gain"])
+    assert decisions.saved["interval"] == pytest.approx([4*end for end in row["interval"]])
+
+
 @pytest.mark.parametrize("flags, message", [
     ("one.npz --cost-fp 1", "--cost-fp: given without --cost-fn; want both costs"),
     ("one.npz --cost-fn 1", "--cost-fn: given without --cost-fp; want both costs"),
