@@ -50,13 +50,13 @@ class Grouping:
         least:int,  # the smallest number of samples of a slice
         banded:bool=False,
     )->'Grouping':
-        "Make a slice for each value, or for each range of many numbers; pool rare values."
+        "Make a slice for each value, or for each range if there are many numbers; pool rare values."
         import pandas as pd
         values = pd.Series(values).reset_index(drop=True)
         if values.dtype.kind in 'fiu' and values.nunique() > MOST_VALUES: names, ids = _ranges(column, values)
         else:
-            ids, known = pd.factorize(values, sort=False)
-            names = [f'{column} = {text}' for text in _value_texts(known)]
+            ids, distinct = pd.factorize(values, sort=False)
+            names = [f'{column} = {text}' for text in _value_texts(distinct)]
         if (ids < 0).any(): names, ids = [*names, _missing(column)], np.where(ids < 0, len(names), ids)
         return cls(column, *_pooled(column, names, ids, least), banded)
 
@@ -67,7 +67,7 @@ class Grouping:
 def _missing(column): return f'{column} is missing'
 
 def _value_texts(values):
-    "Return a short text for each value; equal texts become the values as in Python: '1' beside 1, or a long URL."
+    "Return a short text for each value; where texts coincide (1 and '1', long URLs), Python's repr."
     def line(text, at_most): return printable(brief(text, at_most), one_line=True)
     count = Counter(texts := [line(str(value), 40) for value in values])
     return [line(repr(value), 200) if count[text] > 1 else text for text, value in zip(texts, values)]
@@ -100,19 +100,19 @@ def _pooled(column, names, ids, least):
     new_id = np.full(len(names), -1)
     new_id[large] = np.arange(len(large))
     n_rare = int(count[rare].sum())
-    found, note = [names[i] for i in large], ''
+    kept, note = [names[i] for i in large], ''
     rare_names = [names[i] for i in rare]
     lacking, several = _missing(column) in rare_names, len(rare) > 1
-    values = [counted(len(rare) - lacking, 'value')]*(len(rare) > lacking) + ['the missing value']*lacking
-    values = f'{" and ".join(values)} with fewer than {least} samples {"are" if several else "is"}'
+    pieces = [counted(len(rare) - lacking, 'value')]*(len(rare) > lacking) + ['the missing value']*lacking
+    phrase = f'{" and ".join(pieces)} with fewer than {least} samples {"are" if several else "is"}'
     samples = counted(n_rare, 'sample')
     if n_rare >= least:
-        new_id[rare] = len(found)
+        new_id[rare] = len(kept)
         pool = next(word for word in ('other', 'rare values') if f'{column} = {word}' not in names)
-        found.append(f'{column} = {pool}')
-        note = f'{column}: {values} pooled as "{pool}", {samples}.'
-    elif n_rare: note = f'{column}: {values} left out, {samples}.'
-    return found, new_id[ids], note
+        kept.append(f'{column} = {pool}')
+        note = f'{column}: {phrase} pooled as "{pool}", {samples}.'
+    elif n_rare: note = f'{column}: {phrase} left out, {samples}.'
+    return kept, new_id[ids], note
 
 def groupings(
     preds:Predictions,
@@ -130,10 +130,10 @@ def groupings(
     for name in by: pick('by', name, dict.fromkeys([*columns, *MADE]))
     return _named_apart([_grouping(preds, name, name in columns, least) for name in dict.fromkeys(by)])
 
-def _named_apart(found):
-    "Return the groupings with a name for each slice that no other slice has: a name is the key of its slice."
-    names = iter(distinct_names([name for g in found for name in g.names]))
-    return [replace(g, names=[*islice(names, len(g.names))]) for g in found]
+def _named_apart(by_column):
+    "Return the groupings with unique names of slices, because a name identifies its slice."
+    names = iter(distinct_names([name for g in by_column for name in g.names]))
+    return [replace(g, names=[*islice(names, len(g.names))]) for g in by_column]
 
 def _grouping(preds, name, is_column, least):
     if is_column: return Grouping.of(name, preds.groups[name], least)
@@ -167,34 +167,35 @@ def crossed(
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #f545e958
 ALPHA = .05  # level of the tests of slices
-_BANDS, _BAND_SIZE = 20, 25
+_STRATA, _STRATUM_SIZE = 20, 25
 _CHUNK = 2**22  # number of residuals permuted at a time
-_ROTATED = 2000 # in bands with more samples, residuals are rotated instead of permuted
+_SHIFTED = 2000 # in strata with more samples, residuals are shifted cyclically instead of permuted
 
-def _bands(conf):
-    "Return the (N,) band of similar confidence of each sample; equal confidences share a band."
-    n_bands = max(1, min(_BANDS, len(conf)//_BAND_SIZE))
-    edges = np.unique(np.quantile(conf, np.arange(1, n_bands)/n_bands, method='lower'))
+def _strata(conf):
+    "Return the (N,) stratum of similar confidence of each sample; equal confidences share a stratum."
+    n_strata = max(1, min(_STRATA, len(conf)//_STRATUM_SIZE))
+    edges = np.unique(np.quantile(conf, np.arange(1, n_strata)/n_strata, method='lower'))
     return np.searchsorted(edges, conf)
 
-def _permuted_sums(r, member, times, draw):
-    "Return (times, S) sums of each slice after random permutations of the residuals in a band."
-    parts = np.array_split(np.arange(times), math.ceil(times*len(r)/_CHUNK))
-    return np.concatenate([draw.permuted(np.tile(r, (len(part), 1)), axis=1) @ member for part in parts])
+def _permuted_sums(centred, member, times, draw):
+    "Return (times, S) sums of each slice after random permutations of the centred residuals of a stratum."
+    parts = np.array_split(np.arange(times), math.ceil(times*len(centred)/_CHUNK))
+    return np.concatenate([draw.permuted(np.tile(centred, (len(part), 1)), axis=1) @ member for part in parts])
 
-def _rotated_sums(r, member, times, draw):
-    "Return (times, S) sums of each slice after random rotations of the shuffled residuals in a band."
-    order, shift = draw.permutation(len(r)), draw.integers(len(r), size=times)
-    spectrum = rfft(r[order])
-    return np.stack([irfft(spectrum*rfft(m[order]).conj(), len(r))[shift] for m in member.T], 1)
+def _shifted_sums(centred, member, times, draw):
+    "Return (times, S) sums of each slice after random cyclic shifts of the shuffled, centred residuals of a stratum."
+    n = len(centred)
+    order, shift = draw.permutation(n), draw.integers(n, size=times)
+    spectrum = rfft(centred[order])
+    return np.stack([irfft(spectrum*rfft(m[order]).conj(), n)[shift] for m in member.T], 1)
 
 @dataclass(frozen=True, eq=False)
 class _Excess:
-    "The excess residual of each of S slices, with p values from permutations within bands of confidence."
+    "The excess residual of each of S slices, with p values from permutations within strata of confidence."
     mean: np.ndarray  # (S,)
-    p: np.ndarray     # (S,) p values; nan for a slice that has all samples of its bands
+    p: np.ndarray     # (S,) p values; nan for a slice that has all samples of its strata
     p_max: np.ndarray # (S,) p values corrected by the permutation distribution of the maximum
-    z: np.ndarray     # (S,) absolute standardised sums
+    score: np.ndarray # (S,) absolute standardised sums
 
     @classmethod
     def of(cls,
@@ -206,45 +207,46 @@ class _Excess:
         seed:int=0,
     ):
         "Test whether the mean residual of each slice differs from the mean residual at equal confidence."
-        bands, size = _bands(conf), members.sum(0)
+        strata, size = _strata(conf), members.sum(0)
         total, variance = np.zeros(len(size)), np.zeros(len(size))
         permuted, draw = np.zeros((permutations, len(size))), np.random.default_rng(seed)
-        for b in np.unique(bands):
-            inside = np.flatnonzero(bands == b)
+        for b in np.unique(strata):
+            inside = np.flatnonzero(strata == b)
             if len(inside) < 2: continue
-            r, member = residual[inside] - residual[inside].mean(), members[inside].astype(float)
+            centred, member = residual[inside] - residual[inside].mean(), members[inside].astype(float)
             share = member.mean(0)
-            total += r @ member
-            variance += r.var(ddof=1)*len(r)*share*(1 - share)
-            sums = _rotated_sums if len(r) > _ROTATED else _permuted_sums
-            permuted += sums(r, member, permutations, draw)
-        known = tested & (variance > 1e-9*size)
-        scale = np.sqrt(np.where(known, variance, 1.))
-        z, null = abs(total)/scale, np.where(known, abs(permuted)/scale, 0.)
-        def p(values): return np.where(known, (1 + (values >= z*(1 - 1e-9)).sum(0))/(1 + permutations), math.nan)
-        return cls(total/size.clip(1), p(null), p(null.max(1, keepdims=True)), z)
+            total += centred @ member
+            variance += centred.var(ddof=1)*len(centred)*share*(1 - share)
+            sums = _shifted_sums if len(centred) > _SHIFTED else _permuted_sums
+            permuted += sums(centred, member, permutations, draw)
+        testable = tested & (variance > 1e-9*size)
+        scale = np.sqrt(np.where(testable, variance, 1.))
+        score, null = abs(total)/scale, np.where(testable, abs(permuted)/scale, 0.)
+        def p_values(scores):
+            return np.where(testable, (1 + (scores >= score*(1 - 1e-9)).sum(0))/(1 + permutations), math.nan)
+        return cls(total/size.clip(1), p_values(null), p_values(null.max(1, keepdims=True)), score)
 
-    def update(self, other, rows):
-        "Take the numbers of the slices in `rows` from the later step `other`, except where its p value is nan."
-        rows = rows & ~np.isnan(other.p)
-        def numbers(excess): return excess.mean, excess.p, excess.p_max, excess.z
-        return _Excess(*(np.where(rows, later, earlier) for earlier, later in zip(numbers(self), numbers(other))))
+    def update(self, other, chosen):
+        "Take the numbers of the chosen slices from the later step `other`, unless its p value is nan."
+        mask = chosen & ~np.isnan(other.p)
+        def numbers(tests): return tests.mean, tests.p, tests.p_max, tests.score
+        return _Excess(*(np.where(mask, later, earlier) for earlier, later in zip(numbers(self), numbers(other))))
 
 def _stepwise(residual, conf, members, tested, least, permutations, seed):
-    "Test the slices; remove the samples of the slice that differs most, and test the others again, as an `_Excess`."
+    "Return an `_Excess`: test the slices, remove the samples of the one that differs most, and test the others again."
     rest = np.ones(len(conf), bool)  # True: the sample is not removed
     left = np.broadcast_to(tested, members.shape[1]).copy()  # True: the slice is still tested
-    found = None
-    while found is None or left.any() and rest.any():
+    tests = None
+    while tests is None or left.any() and rest.any():
         large = left & (members[rest].sum(0) >= least)
         step = _Excess.of(residual[rest], conf[rest], members[rest], large, permutations, seed)
-        found = step if found is None else found.update(step, left)
+        tests = step if tests is None else tests.update(step, left)
         differing = left & (step.p_max < ALPHA)
         if not differing.any(): break
-        strongest = np.argmax(np.where(differing, step.z, -1))
+        strongest = np.argmax(np.where(differing, step.score, -1))
         left[strongest] = False
         rest &= ~members[:, strongest]
-    return found
+    return tests
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #dc1d2ce6
 @dataclass(frozen=True)
@@ -279,9 +281,9 @@ class Slice:
 def _slice(name, conf, hit, n_bins, seed):
     "Return the fields of a Slice; `p_calibrated` is not yet corrected."
     ece = binned(width_bins(conf, hit, n_bins), n_bins, ece_floor(conf, n_bins), seed)
-    p = min(1., 2*min(ece.p, calibration_in_the_large_p(conf, hit)))
+    p_calibrated = min(1., 2*min(ece.p, calibration_in_the_large_p(conf, hit)))
     return dict(name=name, n=len(conf), accuracy=hit.double().mean().item(), confidence=conf.mean().item(),
-                bias_interval=bias_interval(conf, hit), ece=ece, p_calibrated=p)
+                bias_interval=bias_interval(conf, hit), ece=ece, p_calibrated=p_calibrated)
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #1e51ede7
 _EXCESS = 'excess: bias beyond the bias of all samples at equal confidence'
@@ -311,15 +313,15 @@ class Slices:
 
     def sentence(self)->str:
         "Return the answer in one sentence: the slices that differ from the whole beyond chance."
-        tested, found = [s for s in self.slices if not math.isnan(s.p)], self.differing
+        tested, differing = [s for s in self.slices if not math.isnan(s.p)], self.differing
         if not tested: return f'No slice can be compared with the rest; {self._calibrated()}.'
         smallest = min(s.p_max for s in tested)
         compared = f'{counted(len(tested), "slice")}' + ' compared'*(len(tested) < len(self.slices))
-        if not found:
+        if not differing:
             return (f'No slice differs beyond chance from the whole ({compared}, '
                     f'smallest corrected {p_text(smallest)}).')
-        first = ' and '.join(map(self._direction, found[:2]))
-        start = f'{len(found)} of {compared} differ{"s"*(len(found) == 1)}'
+        first = ' and '.join(map(self._direction, differing[:2]))
+        start = f'{len(differing)} of {compared} differ{"s"*(len(differing) == 1)}'
         return f'{start} beyond chance from the whole: {first}.'
 
     def _direction(self, s):
@@ -339,25 +341,25 @@ class Slices:
         quantity = 'P(y = 1) minus frequency of y = 1' if self.binary else 'confidence minus accuracy'
         return (f'bias: {quantity}, in points. {_EXCESS}. '
                 'by chance: mean ECE of a calibrated model. '
-                'p: test of no difference from the whole, by permutations of the maximum '
+                'corrected p: test of no difference from the whole, by permutations of the maximum '
                 f'over {counted(len(self.slices), "slice")} ({self.permutations:,} permutations). A slice has at '
                 f'least {self.least} samples.')
 
     def columns(self, most:int=20)->dict[str, list[str]]:
         "Return {heading: cells as text}, the most important column first; rows: the whole set and up to `most` slices."
         rows = [self.whole, *self.slices[:most]]
-        def column(text): return [text(s) for s in rows]
+        def cells(formatter): return [formatter(s) for s in rows]
         return {
-            'slice': column(lambda s: s.name), 'n': column(lambda s: f'{s.n:,}'),
-            'bias': column(lambda s: f'{100*s.bias:+.2f}'),
-            'p': column(lambda s: _p_cell(s.p_max)),
-            'ECE %': column(lambda s: FORMATS['ece'].number(s.ece.value)),
-            'by chance': column(lambda s: FORMATS['ece'].number(s.ece.floor)),
-            'excess': column(lambda s: f'{100*s.excess:+.2f}'),
-            '95 % interval of the ECE': column(lambda s: FORMATS['ece'].range(s.ece.interval)),
-            'confidence %': column(lambda s: f'{100*s.confidence:.2f}'),
-            ('y = 1 %' if self.binary else 'accuracy %'): column(lambda s: f'{100*s.accuracy:.2f}'),
-            'calibrated: p': column(lambda s: _p_cell(s.p_calibrated))}
+            'slice': cells(lambda s: s.name), 'n': cells(lambda s: f'{s.n:,}'),
+            'bias': cells(lambda s: f'{100*s.bias:+.2f}'),
+            'corrected p': cells(lambda s: _p_cell(s.p_max)),
+            'ECE %': cells(lambda s: FORMATS['ece'].number(s.ece.value)),
+            'by chance': cells(lambda s: FORMATS['ece'].number(s.ece.floor)),
+            'excess': cells(lambda s: f'{100*s.excess:+.2f}'),
+            '95 % interval of the ECE': cells(lambda s: FORMATS['ece'].range(s.ece.interval)),
+            'confidence %': cells(lambda s: f'{100*s.confidence:.2f}'),
+            ('y = 1 %' if self.binary else 'accuracy %'): cells(lambda s: f'{100*s.accuracy:.2f}'),
+            'calibrated: p': cells(lambda s: _p_cell(s.p_calibrated))}
 
     def text(self,
         width:int|None=None, # characters per line; columns that do not fit are left out; None: no limit
@@ -382,8 +384,8 @@ class Slices:
 
     def record(self)->dict:
         "Return everything as JSON types."
-        def known(line): return {k: None if v != v else v for k, v in line.items()}  # JSON has no nan
-        rows = [known(_line(s)) for s in (self.whole, *self.slices)]
+        def without_nan(line): return {k: None if v != v else v for k, v in line.items()}  # JSON has no nan
+        rows = [without_nan(_line(s)) for s in (self.whole, *self.slices)]
         return dict(answer=self.sentence(), least=self.least, permutations=self.permutations, slices=rows,
                     notes=self.notes)
 
@@ -435,24 +437,24 @@ def slices(
     check_bins(n_bins)
     if permutations is not None: check_resamples(permutations, 'permutations')
     refuse_weights(preds.weight, 'preds')
-    found = groupings(preds, by, least)
-    if find: found = _named_apart(found + crossed([g for g in found if not g.banded], least))
+    by_column = groupings(preds, by, least)
+    if find: by_column = _named_apart(by_column + crossed([g for g in by_column if not g.banded], least))
     conf, hit = (preds.probs[:, 0], preds.target == 1) if preds.binary else (preds.conf, preds.hit)
     conf, hit = conf.cpu().clamp(0, 1), hit.cpu()
-    members = np.concatenate([g.members() for g in found], 1)
+    members = np.concatenate([g.members() for g in by_column], 1)
     alike = torch.from_numpy(members @ np.random.default_rng(0).integers(2**62, size=members.shape[1]))
-    order = random_order(preds.logits, alike + preds.target.cpu(), seed)  # equal rows are in the same slices
+    order = random_order(preds.logits, alike + preds.target.cpu(), seed)  # rows with equal keys are in the same slices
     conf, hit, members = conf[order], hit[order], members[order.numpy()]
-    tested = np.concatenate([np.full(len(g.names), not g.banded) for g in found])
+    tested = np.concatenate([np.full(len(g.names), not g.banded) for g in by_column])
     permutations = permutations or min(max(1000, 40*len(tested)), 4000)
-    excess = _stepwise((conf - hit.double()).numpy(), conf.numpy(), members, tested, least, permutations, seed)
+    tests = _stepwise((conf - hit.double()).numpy(), conf.numpy(), members, tested, least, permutations, seed)
     rows = [_slice(name, conf[inside], hit[inside], n_bins, seed)
-            for name, inside in zip((name for g in found for name in g.names), torch.from_numpy(members.T))]
-    corrected, ece_p = holm(excess.p), holm([row['p_calibrated'] for row in rows])
-    tests = zip(excess.mean.tolist(), excess.p.tolist(), corrected, excess.p_max.tolist())
+            for name, inside in zip((name for g in by_column for name in g.names), torch.from_numpy(members.T))]
+    corrected, ece_p = holm(tests.p), holm([row['p_calibrated'] for row in rows])
+    numbers = zip(tests.mean.tolist(), tests.p.tolist(), corrected, tests.p_max.tolist())
     made = [Slice(**row | dict(p_calibrated=q), excess=e, p=p, p_holm=h, p_max=m)
-            for row, q, (e, p, h, m) in zip(rows, ece_p, tests)]
+            for row, q, (e, p, h, m) in zip(rows, ece_p, numbers)]
     made.sort(key=lambda s: (math.isnan(s.p), s.p_max, s.p, -round(abs(s.excess), 12), -abs(s.bias)))
     whole = Slice(**_slice('all', conf, hit, n_bins, seed))
-    binary, notes = preds.binary and not preds.stated, [g.note for g in found if g.note]
+    binary, notes = preds.binary and not preds.stated, [g.note for g in by_column if g.note]
     return Slices(whole, made, binary, least, permutations, notes)

@@ -84,16 +84,16 @@ def test_ranges_of_large_numbers_have_names_of_their_own():
     assert len({*Grouping.of("x", 1e7 + np.arange(60)/7, 5).names}) == 4
 
 
-def test_rotations_agree_with_permutations(monkeypatch):
-    "Bands of 2,500 samples: p values of rotations and of permutations differ by the noise of 1,000 draws."
+def test_cyclic_shifts_agree_with_permutations(monkeypatch):
+    "Strata of 2,500 samples: p values of cyclic shifts and of permutations differ by the noise of 1,000 draws."
     z, y, groups = drawn(10_000, seed=1)
     z[groups["site"] == BAD] /= 3  # nobody differs
     preds = Predictions(z, y, groups=dict(site=groups["site"]))
-    monkeypatch.setattr("calibnb.evaluate.groups._ROTATED", 1)
-    rotated = {s.name: s.p for s in slices(preds).slices}
-    monkeypatch.setattr("calibnb.evaluate.groups._ROTATED", 10**9)
+    monkeypatch.setattr("calibnb.evaluate.groups._SHIFTED", 1)
+    shifted = {s.name: s.p for s in slices(preds).slices}
+    monkeypatch.setattr("calibnb.evaluate.groups._SHIFTED", 10**9)
     permuted = {s.name: s.p for s in slices(preds).slices}
-    for name, p in rotated.items(): assert abs(p - permuted[name]) < 4*(2*max(p*(1 - p), .01)/1000)**.5, name
+    for name, p in shifted.items(): assert abs(p - permuted[name]) < 4*(2*max(p*(1 - p), .01)/1000)**.5, name
 
 
 def test_slices_of_all_columns_have_names_of_their_own():
