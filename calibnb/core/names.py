@@ -68,7 +68,7 @@ def check_names(
 ):
     "Raise ValueError for a name that is in no registry; paths are not checked."
     for kind in 'data', 'model', 'loss':
-        name = given.get(kind, NAMES[kind][0])  # the default of a missing setting is valid
+        name = given.get(kind, NAMES[kind][0])  # a missing setting passes: its default is valid
         if kind == 'data' and str(name).endswith('.npz') and ':' not in name:
             raise ValueError(f"data: {name!r}, want 'npz:{name}'")
         if ':' not in str(name): pick(kind, name, NAMES[kind], HINT)

@@ -46,10 +46,10 @@ def find_data(
 def decoded_root()->Path:
     "Return the first writable folder `decoded/` in the data root or `~/.cache/calibnb`; otherwise a temporary folder."
     for root in data_root(), Path(_HOME).expanduser():
-        folder = root/'decoded'
+        decoded = root/'decoded'
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK): return folder
+            decoded.mkdir(parents=True, exist_ok=True)
+            if os.access(decoded, os.W_OK): return decoded
         except OSError: pass
     return Path(tempfile.gettempdir())/'calibnb-decoded'
 
@@ -60,8 +60,8 @@ def fingerprint(
 )->str:       # 12 hex digits
     "Return a hash of the names and contents of source files, and of options."
     paths = list(map(Path, files))
-    source = [[(path.name, path.parent.name) for path in paths], content_hash(*paths)]
-    return sha256(json.dumps([source, options], default=str).encode()).hexdigest()[:12]
+    summary = [[(path.name, path.parent.name) for path in paths], content_hash(*paths)]
+    return sha256(json.dumps([summary, options], default=str).encode()).hexdigest()[:12]
 
 def array_hash(array)->str:
     "Return the SHA-256 of an array's bytes; copy the array only if the array is not contiguous."
@@ -71,17 +71,17 @@ def array_hash(array)->str:
 # %% ../../nbs/50_data/01_cache.ipynb #f1a3852d
 def _write_arrays(folder, make):
     "Write the arrays that `make` returns, and their hashes; the folder is created completely or not at all."
-    tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved, because NumPy resolves the file names of its arrays
+    tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved like `array.filename`, for the comparison below
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir()
-    def new(name, shape, dtype=np.uint8): return np.lib.format.open_memmap(tmp/f'{name}.npy', 'w+', dtype, shape)
+    def new(key, shape, dtype=np.uint8): return np.lib.format.open_memmap(tmp/f'{key}.npy', 'w+', dtype, shape)
     try:
         arrays = make(new)
-        for name, array in arrays.items():
+        for key, array in arrays.items():
             in_place = isinstance(array, np.memmap) and Path(array.filename).parent == tmp
             if in_place: array.flush()
-            else: np.save(tmp/f'{name}.npy', array, allow_pickle=False)
-        hashes = {name: array_hash(array) for name, array in arrays.items()}
+            else: np.save(tmp/f'{key}.npy', array, allow_pickle=False)
+        hashes = {key: array_hash(array) for key, array in arrays.items()}
         (tmp/'arrays.json').write_text(json.dumps(hashes, indent=1), encoding='utf-8')
         os.replace(tmp, folder)
     finally: shutil.rmtree(tmp, ignore_errors=True)
@@ -90,8 +90,8 @@ def _open_arrays(folder):
     "Open the arrays of a folder; return None if an array is missing or has changed."
     try:
         hashes = json.loads((folder/'arrays.json').read_text(encoding='utf-8'))
-        arrays = {name: np.load(folder/f'{name}.npy', mmap_mode='r', allow_pickle=False) for name in hashes}
-        intact = all(array_hash(array) == hashes[name] for name, array in arrays.items())
+        arrays = {key: np.load(folder/f'{key}.npy', mmap_mode='r', allow_pickle=False) for key in hashes}
+        intact = all(array_hash(array) == hashes[key] for key, array in arrays.items())
     except PermissionError: raise  # the arrays may be intact
     except (OSError, ValueError, EOFError, AttributeError): return None
     return arrays if intact else None
@@ -100,10 +100,10 @@ def _open_arrays(folder):
 def cached(
     name:str,    # name of the data set
     files,       # paths of the source files
-    make,        # make(new) returns a dict of arrays; new(name, shape, dtype) creates an array on disk to fill
+    make,        # make(new) returns a dict of arrays; new(key, shape, dtype) creates an array on disk to fill
     *options,    # options that change the arrays
     root=None,   # None: `decoded_root()`
-)->dict:         # name -> memory-mapped array, read-only
+)->dict:         # key -> memory-mapped array, read-only
     "Open the stored arrays of a data set; call `make` and store the arrays if they are missing or damaged."
     folder = Path(root or decoded_root())/f'{name}-{fingerprint(files, *options)}'
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from .synth import GaussianMixture, blend_images, vary_images
 from .splits import Split, Splits
 
 # %% ../../nbs/50_data/07_toys.ipynb #6a16d191
-_SAMPLE_SEED = 2**31  # added to a seed, to draw samples; the seed itself draws means or splits
+_SAMPLE_SEED = 2**31  # offset of the seed for samples; the plain seed draws means or splits
 
 def gaussian_problem(
     seed:int,             # seed of the means
@@ -49,10 +49,10 @@ def gaussians(
     """
     problem = gaussian_problem(seed, num_classes, dim, span)
     generator = torch.Generator().manual_seed(seed + _SAMPLE_SEED)
-    def part(per_class):
+    def make_part(per_class):
         x, y = problem.sample(num_classes*per_class, generator, balanced=True)
         return Split(x.float(), y, problem.posterior(x))
-    return Splits('gaussians', num_classes, part(train_per_class), part(val_per_class), part(test_per_class))
+    return Splits('gaussians', num_classes, *map(make_part, (train_per_class, val_per_class, test_per_class)))
 
 # %% ../../nbs/50_data/07_toys.ipynb #6abffbc5
 @cache
@@ -62,20 +62,20 @@ def _digit_images():
     raw = load_digits()
     return torch.from_numpy(raw.images).float()[:, None]/16, torch.from_numpy(raw.target).long()
 
-_SCALE = (.3,), (.3,)  # approximate mean and standard deviation of the pixels, on a scale from 0 to 1
+_MEAN_STD = (.3,), (.3,)  # approximate mean and standard deviation of the pixels, on a scale from 0 to 1
 
-def _pool_and_scale(x, pool):
-    "Average blocks of pixels, then scale by `_SCALE`."
+def _pool_and_standardise(x, pool):
+    "Average blocks of pixels, then standardise by `_MEAN_STD`."
     if pool not in (1, 2, 4, 8):
         raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of the averaged blocks, in pixels')
     if pool > 1: x = F.avg_pool2d(x, pool)
-    (mean,), (std,) = _SCALE
+    (mean,), (std,) = _MEAN_STD
     return (x - mean).div_(std)
 
 _FOR_TRAINING = 700  # images reserved for training, so that a smaller n_train changes neither val nor test
 
 def _three_parts(n, n_train, n_val, seed):
-    "Split a random permutation of n rows into train, val and test; train may have more than n_train rows."
+    "Split n shuffled rows into train, val and test; train has n_train rows, or 700 if this is more and possible."
     if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
         raise ValueError(f'n_train, n_val: {n_train} and {n_val}, '
                          f'want positive numbers that leave some of {n} images for test')
@@ -97,18 +97,19 @@ def digits(
     n_val:int=400,     # all remaining samples are test samples (697)
     n_meta:int=0,      # validation samples to use as meta_val
 )->Splits:
-    """Split scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3.
+    """Split scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), standardised as (x - .3)/.3.
 
     >>> from calibnb.data import digits
     >>> digits(seed=0).test
     Split(697 samples, inputs (1, 4, 4) float32)
     """
     images, labels = _digit_images()
-    train, val, test = _three_parts(len(labels), n_train, n_val, seed)
+    train_rows, val_rows, test_rows = _three_parts(len(labels), n_train, n_val, seed)
     _check_meta(n_meta, n_val)
-    def part(rows): return Split(_pool_and_scale(images[rows], pool), labels[rows], scale=_SCALE, rows=rows)
-    meta_val = part(val[:n_meta]) if n_meta else None
-    return Splits('digits', 10, part(train[:n_train]), part(val[n_meta:]), part(test), meta_val)
+    def make_part(rows):
+        return Split(_pool_and_standardise(images[rows], pool), labels[rows], scale=_MEAN_STD, rows=rows)
+    meta_val = make_part(val_rows[:n_meta]) if n_meta else None
+    return Splits('digits', 10, *map(make_part, (train_rows[:n_train], val_rows[n_meta:], test_rows)), meta_val)
 
 # %% ../../nbs/50_data/07_toys.ipynb #0994213f
 def noisy_digits(
@@ -131,15 +132,16 @@ def noisy_digits(
     """
     images, labels = _digit_images()
     generator = torch.Generator().manual_seed(seed + _SAMPLE_SEED)
-    train, val, test = _three_parts(len(labels), n_train, n_val, seed)
+    train_rows, val_rows, test_rows = _three_parts(len(labels), n_train, n_val, seed)
     _check_meta(n_meta, n_val)
-    def part(rows, variants):
-        varied = vary_images(images[rows], labels[rows], variants=variants, noise=noise, flip=flip, generator=generator)
-        return Split(_pool_and_scale(varied.x, pool), varied.y, varied.posterior, _SCALE, rows[varied.base])
-    used = part(train, variants)[:n_train*variants]  # vary all rows, so that val and test do not depend on n_train
-    parts = [used, *(part(rows, more_variants) for rows in (val[n_meta:], test))]
-    meta_val = part(val[:n_meta], more_variants) if n_meta else None
-    return Splits('noisy_digits', 10, *parts, meta_val)
+    def make_part(rows, times):
+        varied = vary_images(images[rows], labels[rows], variants=times, noise=noise, flip=flip, generator=generator)
+        return Split(_pool_and_standardise(varied.x, pool), varied.y, varied.posterior, _MEAN_STD, rows[varied.base])
+    # vary all training rows: val and test draw from the same generator, and must not depend on n_train
+    train = make_part(train_rows, variants)[:n_train*variants]
+    val, test = (make_part(rows, more_variants) for rows in (val_rows[n_meta:], test_rows))
+    meta_val = make_part(val_rows[:n_meta], more_variants) if n_meta else None
+    return Splits('noisy_digits', 10, train, val, test, meta_val)
 
 # %% ../../nbs/50_data/07_toys.ipynb #53aaa6eb
 def ambiguous_digits(
@@ -166,10 +168,10 @@ def ambiguous_digits(
     _check_meta(n_meta, n_val)
     images, labels = _digit_images()
     rows = _three_parts(len(labels), _FOR_TRAINING, 400, seed)
-    def part(i, n):
+    def make_part(i, n):
         generator = torch.Generator().manual_seed(seed + (i + 1)*_SAMPLE_SEED)
         blend = blend_images(images[rows[i]], labels[rows[i]], n, steepness, generator, share)
-        return Split(_pool_and_scale(blend.x, pool), blend.y, blend.posterior, _SCALE, rows[i][blend.base])
-    train, val, test = map(part, range(3), (max(n_train, 2000), n_val, n_test))
+        return Split(_pool_and_standardise(blend.x, pool), blend.y, blend.posterior, _MEAN_STD, rows[i][blend.base])
+    train, val, test = map(make_part, range(3), (max(n_train, 2000), n_val, n_test))
     meta_val = val[:n_meta] if n_meta else None
     return Splits('ambiguous_digits', 10, train[:n_train], val[n_meta:], test, meta_val)

@@ -46,8 +46,8 @@ class MetaRecipe(Settings):
     """The settings of bilevel training: the learned inner loss, the outer loss, and their steps.
 
     >>> from calibnb.meta import MetaRecipe
-    >>> recipe = MetaRecipe.bohdal(lr=.01)
-    >>> recipe.learn, recipe.outer, recipe.lr
+    >>> meta = MetaRecipe.bohdal(lr=.01)
+    >>> meta.learn, meta.outer, meta.lr
     ('l2', 'dece', 0.01)
     """
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
@@ -57,8 +57,8 @@ class MetaRecipe(Settings):
     outer_args: dict = {}                      # options of the outer loss: bandwidth, n_bins, ...
     ce_weight: float = Field(0., ge=0)         # weight of cross-entropy in the outer loss
     cal_weight: float = Field(1., ge=0)        # weight of the calibration error
-    scope: str = 'head'                        # weights that the virtual step moves: head, full
-    jvp_by: str = 'forward'                    # derivative for scope full: forward (mode), difference (quotient)
+    scope: str = 'head'                        # weights that step 2 below moves: head, full
+    jvp_by: str = 'forward'                    # of scope full: forward-mode derivative, or difference quotient
     lr: float = Field(1e-4, gt=0)              # learning rate of Adam for the inner loss
     batch_size: int|None = Field(None, ge=2)   # for meta_val; None: the batch size of the recipe
     with_leak: bool = False                    # let meta_val train the network too, as in published code
@@ -87,15 +87,17 @@ class MetaRecipe(Settings):
 
     @model_validator(mode='after')
     def _fill_options(self):
-        "Fill in all options of both losses, make the inner loss and compute the outer loss once."
+        "Fill in all options of both losses, and try both once, so that errors come early."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        # by default, there is a head per class; the number of classes is known only in training, so 2 stands in here
-        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}
+        # γ-Net has a head per class by default; their number is known only in training, so 2 stands in here
+        stand_in = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}
         model_args = dict(skip=('dim', 'num_classes', 'head'))
-        learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)
-        outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))
-        vars(self).update(outer_args=outer, learn_args={k: v for k, v in learn.items() if k not in heads})
+        learn_options = bind_options(f'learn {self.learn}', LEARN[self.learn], stand_in | self.learn_args, **model_args)
+        outer_options = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args,
+                                     skip=('logits', 'target'))
+        learn_args = {k: v for k, v in learn_options.items() if k not in stand_in}
+        vars(self).update(outer_args=outer_options, learn_args=learn_args)
         like = dict(dtype=torch.float32, device='cpu')
         with seeded(0): self.make_inner(nn.Linear(4, 2, **like))
         logits = torch.zeros(3, 2, **like)
@@ -185,14 +187,14 @@ class MetaStepper(Stepper):
         self._start(lr)
         x_meta, y_meta = self.meta_batches.next(self.device)
         meta_batch = to_memory_format(x_meta, self.recipe), y_meta
-        state = rng_state(self.device) if self.meta.scope == 'full' else None
+        rng = rng_state(self.device) if self.meta.scope == 'full' else None
         step = self._forward_and_backward(to_memory_format(batch.x, self.recipe), batch.y)
-        loss = self._loss(step)
-        direction = self._direction(step, meta_batch, lr, state)
+        loss_sum = self._loss(step)
+        direction = self._direction(step, meta_batch, lr, rng)
         if self.meta.with_leak: self._leak(step, meta_batch, lr)
         self._learn(direction, step, lr)
         self._update()
-        return loss, len(batch.y)
+        return loss_sum, len(batch.y)
 
     def _forward_and_backward(self, x, y)->InnerStep:
         "Compute the network's gradients from the gradient of the inner loss with respect to the logits."
@@ -203,30 +205,31 @@ class MetaStepper(Stepper):
             self.inner.rescale(h)
             self.is_scaled = True
         d_logits, losses = self.inner.gradient_and_losses(logits.detach(), y, h)
-        penalty = self.inner.head_gradient(self.head)
+        penalty_gradient = self.inner.head_gradient(self.head)
         s = 1. if self.inner_reduction == 'sum' else 1/len(y)
         logits.backward(s*d_logits.detach())
-        for p, g in zip((self.head.weight, self.head.bias), penalty or ()): p.grad += g.detach()
-        return InnerStep(x, y, logits.detach(), h, d_logits, losses, penalty)
+        for p, g in zip((self.head.weight, self.head.bias), penalty_gradient or ()): p.grad += g.detach()
+        return InnerStep(x, y, logits.detach(), h, d_logits, losses, penalty_gradient)
 
     @torch.no_grad()
     def _loss(self, step):
         "Return the sum of the samples' losses and the penalty, for the history."
         total = step.losses.sum()
         if self.meta.learn != 'l2': return total
-        # the history divides the total by the number of samples, but a mean loss does not divide the penalty
+        # the history divides by the number of samples; the penalty of a mean loss must not be divided, so multiply
         return total + self.inner(self.head)*(1 if self.inner_reduction == 'sum' else len(step.y))
 
-    def _direction(self, step, meta_batch, lr, state):
-        "Return v and u (`Direction`) for a virtual step with the network's current gradients."
-        outer, (x_meta, y_meta) = self.meta.outer_loss, meta_batch
+    def _direction(self, step, meta_batch, lr, rng):
+        "Return the `Direction` (see `hypergradients`) of a virtual step with the network's current gradients."
+        outer_loss, (x_meta, y_meta) = self.meta.outer_loss, meta_batch
         if self.meta.scope == 'full':
             gradients = {k: p.grad for k, p in self.model.named_parameters() if p.grad is not None}
             logits = step.logits if self.recipe.precision == 'fp32' else None
-            return full_direction(self.model, step.x, gradients, x_meta, y_meta, outer, lr,
-                                  self.meta.jvp_by, state, logits)
+            return full_direction(self.model, step.x, gradients, x_meta, y_meta, outer_loss, lr,
+                                  self.meta.jvp_by, rng, logits)
         gradients = self.head.weight.grad, self.head.bias.grad
-        return head_direction(self.head, step.features, gradients, self._meta_features(x_meta), y_meta, outer, lr)
+        features = self._meta_features(x_meta)
+        return head_direction(self.head, step.features, gradients, features, y_meta, outer_loss, lr)
 
     @torch.no_grad()
     def _meta_features(self, x):

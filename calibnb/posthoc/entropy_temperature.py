@@ -31,7 +31,7 @@ def _entropy(z):
 
 def _log_entropy_share(z):
     "Return log(H/log K) of each sample, (N,) float64, at most 0."
-    entropy = _entropy(z) if traced() else torch.cat([_entropy(rows) for rows in z.split(_rows_per_chunk(z))])
+    entropy = _entropy(z) if traced() else torch.cat([_entropy(chunk) for chunk in z.split(_rows_per_chunk(z))])
     return (entropy/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
 
 def sample_temperatures(
@@ -46,29 +46,30 @@ def sample_temperatures(
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #6386cf41
 def _nll_and_slope(z, y, beta):
     "Return the NLL of softmax(beta z), (N,) float64, and its derivative with respect to beta."
-    d = z - z.amax(1, keepdim=True)
-    p = exp_(d*beta[:, None].to(d))
-    total, d_y = p.sum(1), d.gather(1, y[:, None])[:, 0].double()
-    return total.double().log() - beta*d_y, (p.mul_(d).sum(1)/total).double() - d_y
+    shifted = z - z.amax(1, keepdim=True)
+    p = exp_(shifted*beta[:, None].to(shifted))
+    normaliser, shifted_y = p.sum(1), shifted.gather(1, y[:, None])[:, 0].double()
+    return normaliser.double().log() - beta*shifted_y, (p.mul_(shifted).sum(1)/normaliser).double() - shifted_y
 
 def entropy_nll(
     z:Tensor,      # (N, K) logits
     target:Tensor, # (N,)
-    h:Tensor,      # (N,) float64, log(H/log K)
+    h:Tensor,      # (N,) float64, log(H/log K), as it is or standardised
     weight:Tensor|None, # (N,) frequencies; None: every frequency is 1
 ):                 # function (w, b) -> (mean NLL, gradient)
     "Return the weighted mean NLL, and its gradient, as a function of w and b."
-    weight = torch.ones_like(h) if weight is None else weight.to(h)
-    samples, total = [*zip(*(v.split(_rows_per_chunk(z)) for v in (z, target, h, weight)))], weight.sum().item()
+    freq = torch.ones_like(h) if weight is None else weight.to(h)
+    chunks = [*zip(*(v.split(_rows_per_chunk(z)) for v in (z, target, h, freq)))]
+    freq_sum = freq.sum().item()
     def value(wb):
         sums = torch.zeros(3, dtype=torch.float64, device='cpu')
-        for rows, y, h_n, w_n in samples:
+        for z_n, y_n, h_n, freq_n in chunks:
             a = wb[0]*h_n + wb[1]
             T = F.softplus(a).clamp(_T_MIN, _T_MAX)
-            nll, d_beta = _nll_and_slope(at_least_float32(rows), y, 1/T)
-            d_a = -w_n*d_beta*a.sigmoid()/T.square()
-            sums += torch.stack([w_n @ nll, d_a @ h_n, d_a.sum()]).cpu()
-        sums = (sums/total).numpy()
+            nll, d_beta = _nll_and_slope(at_least_float32(z_n), y_n, 1/T)
+            d_a = -freq_n*d_beta*a.sigmoid()/T.square()
+            sums += torch.stack([freq_n @ nll, d_a @ h_n, d_a.sum()]).cpu()
+        sums = (sums/freq_sum).numpy()
         return sums[0], sums[1:]
     return value
 
@@ -93,15 +94,15 @@ def entropy_temperature(
     h = _log_entropy_share(logits)
     mean, sd = h.mean().item(), h.std(correction=0).item()
     varied = sd > _EQUAL_ENTROPY
-    h = (h - mean)/sd if varied else torch.zeros_like(h)
+    h_std = (h - mean)/sd if varied else torch.zeros_like(h)
     wb = one_temperature = np.array([0., T + math.log(-math.expm1(-T))])  # the inverse of softplus
     options = dict(gtol=1e-10 if logits.dtype == torch.float64 else 1e-6)
-    for step in dict.fromkeys([max(1, len(h)//_SUBSAMPLE), 1]):  # a subsample, then all samples; once if equal
-        rows = (v[::step] for v in (logits, target, h))
-        nll = entropy_nll(*rows, None if weight is None else weight[::step])
-        wb = minimize(nll, wb, jac=True, method='BFGS', options=options).x
-    nll = entropy_nll(logits, target, h, weight)
-    w, b = wb if nll(wb)[0] < nll(one_temperature)[0] else one_temperature
-    warn_at_bound(F.softplus(w*h + b).median().clamp(*temperature_bounds(logits)).item(), logits)
-    w = w/sd if varied else 0.
-    return EntropyTemperature(float(w), float(b - w*mean))
+    for step in dict.fromkeys([max(1, len(h)//_SUBSAMPLE), 1]):  # a subsample, then all samples; one pass if equal
+        subsample = (v[::step] for v in (logits, target, h_std))
+        objective = entropy_nll(*subsample, None if weight is None else weight[::step])
+        wb = minimize(objective, wb, jac=True, method='BFGS', options=options).x
+    objective = entropy_nll(logits, target, h_std, weight)
+    w_std, b_std = wb if objective(wb)[0] < objective(one_temperature)[0] else one_temperature
+    warn_at_bound(F.softplus(w_std*h_std + b_std).median().clamp(*temperature_bounds(logits)).item(), logits)
+    w = w_std/sd if varied else 0.
+    return EntropyTemperature(float(w), float(b_std - w*mean))

@@ -48,10 +48,10 @@ class Run:
     """
     def __init__(self, path):
         self.folder = RunFolder(path)
-        state, reason = self.folder.state, self.folder.status.get('reason', '')
-        if state != 'done':
+        found, reason = self.folder.state, self.folder.status.get('reason', '')
+        if found != 'done':
             why = f': {reason}' if reason else ''
-            raise ValueError(f'path: {path} is not a finished run, its state is {state}{why}')
+            raise ValueError(f'path: {path} is not a finished run, its state is {found}{why}')
 
     def __repr__(self):
         config = self.config
@@ -82,12 +82,13 @@ class Run:
 
     def model(self):
         "Return the trained network with the weights of the saved epoch, on the CPU and in evaluation mode."
-        path, config = self.path/'model.safetensors', self.config
-        with safe_open(path, 'pt') as file: shape = json.loads(file.metadata()['shape'])
+        weights_path, config = self.path/'model.safetensors', self.config
+        with safe_open(weights_path, 'pt') as file: shape = json.loads(file.metadata()['shape'])
         options = {k: v for k, v in config.model_args.items() if k != 'weights'}  # no download of pretrained weights
         model = make_model(config.model, shape['num_classes'], tuple(shape['in_shape']), **options)
-        try: model.load_state_dict(load_file(path))
-        except RuntimeError as e: raise ValueError(f'model: {config.model} does not fit the weights in {path}') from e
+        try: model.load_state_dict(load_file(weights_path))
+        except RuntimeError as e:
+            raise ValueError(f'model: {config.model} does not fit the weights in {weights_path}') from e
         return model.eval()
 
     def learned_loss(self):
@@ -162,12 +163,12 @@ def _train_with_torchrun(config, identity, device, processes, progress, tensorbo
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         arguments = [str(file), '--root', str(root), '--device', device]
-        code = torchrun('calibnb.runs', arguments, processes, output, env=env, stop=show_progress)
+        exit_code = torchrun('calibnb.runs', arguments, processes, output, env=env, stop=show_progress)
     if signals: raise Stopped
-    if code and folder.state != 'done':
+    if exit_code and folder.state != 'done':
         text = output.read_text(encoding='utf-8', errors='replace')
         reason = failure_reason(folder.status.get('reason'), text, processes)
-        raise RunError(f'{processes} processes ended with code {code}: {reason}; see {output}')
+        raise RunError(f'{processes} processes ended with code {exit_code}: {reason}; see {output}')
 
 # %% ../../nbs/70_runs/04_run.ipynb #d88c0564
 def get_runs(
@@ -175,7 +176,7 @@ def get_runs(
     root=None,            # folder of all runs; None: `runs_root()`
     *, workers:int|str=1, # number of parallel processes; 'auto': one per core, or one on a GPU
     device:str='auto',
-    **kwargs,             # options of `get_run`; a function `progress` also receives `label`, `path` and `ended`
+    **kwargs,             # options of `get_run`; the states of a function `progress` also have `label`, `path`, `ended`
 )->list[Run]:
     """Call `get_run` for each configuration, and show the number of finished runs and a line for each active run.
 
@@ -200,18 +201,18 @@ def get_runs(
     return [get_run(c, root, progress=False, **options) for c in configs]
 
 class _RunningTrainings:
-    "The states of active training runs, by path; `done` of `n` runs have ended since `start`."
-    def __init__(self, n): self.states, self.n, self.done, self.start = {}, n, 0, time.monotonic()
+    "The states of active training runs, by path; `n_ended` of `n` runs have ended since `start`."
+    def __init__(self, n): self.states, self.n, self.n_ended, self.start = {}, n, 0, time.monotonic()
 
     def update(self, state):
         self.states[state['path']] = state
         if state['ended']:
             del self.states[state['path']]
-            self.done += 1
+            self.n_ended += 1
 
     def lines(self, width):
         states = list(self.states.values())
-        title = progress_title(f'{self.n} runs', self.n, self.done, states, time.monotonic() - self.start)
+        title = progress_title(f'{self.n} runs', self.n, self.n_ended, states, time.monotonic() - self.start)
         return [*([title] if self.n > 1 else []), *live_lines([(state['label'], state) for state in states], width)]
 
 def _reported_run(config, root, report, options):
@@ -220,11 +221,11 @@ def _reported_run(config, root, report, options):
     about = dict(label=identity.name, path=str(identity.path), ended=False)
     unknown = dict.fromkeys(['train_loss', 'val_nll', 'val_error', 'left_s'])
     last = dict(epoch=0, epochs=config.recipe.epochs, epochs_done=0) | unknown
-    def send(state):
+    def keep_and_report(state):
         nonlocal last
         last = state
         report(state | about)
-    get_run(config, root, progress=send, **options)
+    get_run(config, root, progress=keep_and_report, **options)
     report(last | about | dict(ended=True))
 
 def _train_in_parallel(configs, root, workers, options, report):
@@ -271,11 +272,11 @@ def train_file(
 def main(argv=None)->int: # exit code
     "Train the run that a file describes; under torchrun, every process calls this function."
     parser = argparse.ArgumentParser('python -m calibnb.runs', description='Train one run, alone or under torchrun.')
-    parser.add_argument('config', help='RunConfig as JSON, or the run.json of a run folder')
+    parser.add_argument('config_file', metavar='config', help='RunConfig as JSON, or the run.json of a run folder')
     parser.add_argument('--root', help='folder of all runs')
     parser.add_argument('--device', default='auto', help="'cpu': train on the CPU even if there is a GPU")
     args = parser.parse_args(argv)
-    try: run = train_file(args.config, args.root, args.device)
+    try: run = train_file(args.config_file, args.root, args.device)
     except (ValueError, OSError, FloatingPointError, torch.OutOfMemoryError) as e:
         if int(os.environ.get('WORLD_SIZE', 1)) > 1: traceback.print_exc()  # log.txt has the traceback of rank 0 only
         print(f'calibnb: {e}', file=sys.stderr)

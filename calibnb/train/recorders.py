@@ -33,7 +33,7 @@ class EpochView:
     "The trainer, the splits, and the predictions of the splits at the end of an epoch."
     def __init__(self,
         trainer, splits, epoch:int,
-        copied_from:'EpochView|None'=None, # the view to copy from for user code, which may work in place
+        copied_from:'EpochView|None'=None, # view whose results are copied, because user code may change them in place
     ):
         self.trainer, self.splits, self.epoch, self._cache, self._of = trainer, splits, epoch, {}, copied_from
 
@@ -225,13 +225,13 @@ class Snapshots(Recorder):
         raise NotImplementedError(f'{type(self).__name__}: arrays_of takes a view, returns name -> (width,) tensor')
 
     def __call__(self, view:EpochView)->dict:
-        epochs = [max(1, round(share*view.trainer.recipe.epochs)) for share in self.shares]
-        if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs, dtype=torch.int64, device='cpu'))
-        if view.epoch not in epochs: return {}
+        snapshot_epochs = [max(1, round(share*view.trainer.recipe.epochs)) for share in self.shares]
+        if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(snapshot_epochs, dtype=torch.int64, device='cpu'))
+        if view.epoch not in snapshot_epochs: return {}
         for name, values in self.arrays_of(view).items():
-            empty = torch.zeros(len(epochs), len(values), dtype=torch.float32, device='cpu')
+            empty = torch.zeros(len(snapshot_epochs), len(values), dtype=torch.float32, device='cpu')
             rows = self.arrays.setdefault(name, empty)
-            for i, epoch in enumerate(epochs):
+            for i, epoch in enumerate(snapshot_epochs):
                 if epoch == view.epoch: rows[i] = values
         return {}
 
@@ -297,13 +297,13 @@ class GammaStats(Recorder):
     ): self.split, self.prefix, self.by_hit = split, '' if split == 'train' else f'{split}_', by_hit
 
     def check(self, trainer):
-        learned = getattr(getattr(trainer, 'meta', None), 'learn', 'gamma')
-        if learned != 'gamma':
-            raise ValueError(f'recorder GammaStats: the learned loss is {learned}, which has no gamma')
+        learned_loss = getattr(getattr(trainer, 'meta', None), 'learn', 'gamma')
+        if learned_loss != 'gamma':
+            raise ValueError(f'recorder GammaStats: the learned loss is {learned_loss}, which has no gamma')
         options = getattr(trainer.loss, 'options', {})
         if hasattr(trainer, 'gamma') or hasattr(trainer.loss, 'gamma') or options.keys() & {'gamma', 'gammas'}: return
-        loss = type(trainer.loss).__name__
-        raise ValueError(f'recorder GammaStats: {loss} has no gamma; take a loss of the focal family')
+        loss_name = type(trainer.loss).__name__
+        raise ValueError(f'recorder GammaStats: {loss_name} has no gamma; take a loss of the focal family')
 
     def __call__(self, view:EpochView)->dict:
         gamma = self._gamma(view).double()
@@ -379,7 +379,7 @@ def _copy_state(module):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #b3dda13f
 def _as_factory(name, thing):
-    "Return a factory of recorders: a class unchanged; for a plain function, a factory that returns the function."
+    "Return a factory of recorders: a class as it is, or a factory that returns the plain function."
     if not callable(thing): raise ValueError(f'recorder: {name} is {thing!r}, want a class or a function of a view')
     return thing if isinstance(thing, type) else lambda: thing
 
