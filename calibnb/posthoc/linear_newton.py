@@ -49,26 +49,26 @@ class DiagonalPreconditioner:
 
 # %% ../../nbs/30_posthoc/01d_linear_newton.ipynb #532e977b
 class FullPreconditioner:
-    "The matrices (h_k M + Lambda)⁻¹, which approximate the inverse blocks of a Hessian of a `FullMap`."
+    "The matrices (h_k C + Lambda)⁻¹, which approximate the inverse blocks of a Hessian of a `FullMap`."
     def __init__(self, hessian):
         p, X, omega, penalty = hessian.p, hessian.X, hessian.omega, 2*hessian.S.double().cpu()
         diagonal, off_diagonal, offset = penalty[0, 0], penalty[1, :1], penalty[0, -1:]
         u, h = (1 - p.square().sum(0))*omega, (p*(1 - p)*omega).sum(1)
-        M = (X*u) @ X.T/u.sum()
-        ridge = 1e-12*(M.diagonal().amax()*h.amax()).item()
+        C = (X*u) @ X.T/u.sum()
+        ridge = 1e-12*(C.diagonal().amax()*h.amax()).item()
         Lambda = torch.cat([off_diagonal.expand(len(h)), offset]) + ridge
         scale = Lambda.rsqrt()
-        mu, Q = torch.linalg.eigh(scale[:, None]*M.double().cpu()*scale)
+        mu, Q = torch.linalg.eigh(scale[:, None]*C.double().cpu()*scale)
         self.scale, self.Q = scale.to(p), Q.to(p)
-        self.E = h[:, None]*mu.clamp_min(0).to(p) + 1  # diagonal of E for each class
+        self.D = h[:, None]*mu.clamp_min(0).to(p) + 1  # diagonal of D for each class
         v = self.Q[:-1]
-        self.Ev = v/self.E                             # E⁻¹ v for each class
+        self.Dv = v/self.D                             # D⁻¹ v for each class
         excess = 1 - ((diagonal + ridge)/Lambda[0]).item()
-        self.factor = excess/(1 - excess*(self.Ev*v).sum(1))
+        self.factor = excess/(1 - excess*(self.Dv*v).sum(1))
 
     def times(self, R):
         r = (R*self.scale) @ self.Q
-        r = r/self.E + (self.factor*(self.Ev*r).sum(1))[:, None]*self.Ev
+        r = r/self.D + (self.factor*(self.Dv*r).sum(1))[:, None]*self.Dv
         return r @ self.Q.T*self.scale
 
 # %% ../../nbs/30_posthoc/01d_linear_newton.ipynb #fee87d1e
