@@ -53,7 +53,8 @@ class Several:
         A model is among them if its NLL exceeds the lowest by at most `tie`, or not significantly (5 %, paired)."""
         if self.subject == 'label' or len(self.comparisons) < math.comb(len(self.found), 2): return []
         nll = {name: found.scored[found.recommended].nll for name, found in self.found.items()}
-        lowest = nll[min(nll, key=lambda name: nll[name].mean())]
+        means = {name: found.rows[found.recommended]['nll'].number for name, found in self.found.items()}  # weighted
+        lowest = nll[min(means, key=means.get)]
         given = next(iter(self.found.values())).scored[UNCALIBRATED]
         design = dict(cluster=given.cluster, weight=given.weight)
         def is_best(values): return not mean_difference(lowest, values, **design).low > self.tie

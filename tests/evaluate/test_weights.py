@@ -7,7 +7,7 @@ import torch
 from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import (
-    compare_models, evaluate, evaluate_shifted, expected_accuracy, labels_needed, slices, write_page
+    compare_models, evaluate, evaluate_several, evaluate_shifted, expected_accuracy, labels_needed, slices, write_page
 )
 from calibnb.evaluate.slopes import Slopes
 from calibnb.widgets import reliability_explorer
@@ -69,6 +69,14 @@ def test_two_models_are_compared_on_the_population():
         assert (d.old, d.new) == pytest.approx((twin.old, twin.new), rel=1e-9), name
         assert d.value == pytest.approx(twin.value, rel=.05, abs=1e-3), name
         assert d.high - d.low == pytest.approx(twin.high - twin.low, rel=.15), name
+
+
+def test_the_best_model_is_the_best_of_the_population():
+    preds, weight = drawn(6000)
+    higher = Predictions(preds.logits + 1.2, preds.target)  # better on the file
+    assert higher.nll.mean() < preds.nll.mean()
+    models = dict(preds=preds.weighted(weight), higher=higher.weighted(weight))
+    assert evaluate_several(models, calibrators=[]).best == ["preds"]
 
 
 def test_rows_of_a_table_share_the_weights():
