@@ -123,7 +123,7 @@ def _answer(options)->Answer:
     found.notes[:0] = remarks
     on_shifted = shifted and _on_shifted(found, preds, shifted, options)
     return Answer(found, preds, slices, on_shifted, _slopes(found, options), _decisions(found, options),
-                   options.gate.outcomes(found, options.file))
+                  options.gate.outcomes(found, options.file))
 
 def evaluation_options(options)->dict:
     "Return the options of `evaluate` that the flags set."

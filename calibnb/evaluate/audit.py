@@ -48,7 +48,7 @@ class CrossFits:
     order of the samples (None without cross-fitting); `made`, the fits of each row; `bar`, the progress bar."""
     def __init__(self, preds, val=None, folds=None, seed=0, n_bins=15, progress=False):
         self.source = preds if val is None else val
-        self.order, self.pairs, self.cluster, self.weight = None, [(val, preds)], preds.cluster, preds.weight
+        self.order, self.pairs, self.cluster = None, [(val, preds)], preds.cluster
         if val is None and folds is not None:
             rows, parts = draw_folds(preds.logits, preds.target, folds, seed, preds.cluster)
             twice = preds[rows]
@@ -77,7 +77,8 @@ class CrossFits:
             self.made[name].append(one)
             self.bar.update()
         parts = [*each(lambda pair: Scored.of(*pair, self.n_bins), self.judging(name))]
-        return self.made[name][0], replace(Scored.joined(parts, self.order), cluster=self.cluster, weight=self.weight)
+        # slices of a set number their clusters anew
+        return self.made[name][0], replace(Scored.joined(parts, self.order), cluster=self.cluster)
 
     def _fit_pipeline(self, first, then):
         "Yield a pipeline for each fit in `first`: this fit, followed by the calibrator named `then`."
@@ -191,16 +192,16 @@ def _chosen(calibrators, K, n_fit, weighted=False):
         if UNCALIBRATED in calibrators:
             raise ValueError(f'calibrators: {UNCALIBRATED!r} is the row of the network itself')
         return calibrators, []
-    if calibrators is None and weighted: names, notes = _weighted_calibrators()
-    elif calibrators is None: names, notes = _default_calibrators(K, n_fit)
+    if calibrators is None:
+        tried = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
+        names, notes = _with_weights(tried) if weighted else _with_enough_samples(tried, K, n_fit)
     else: names, notes = _sort_by_complexity([calibrators] if isinstance(calibrators, str) else list(calibrators)), []
     return {name: make_calibrator(name) for name in names}, notes
 
 _FOR_STATED = 'temperature', 'platt', 'isotonic', 'histogram'  # functions of one number
 
-def _weighted_calibrators():
-    "Return the default calibrators that are fitted with sampling weights, and a note on the others."
-    tried = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
+def _with_weights(tried):
+    "Return the calibrators that are fitted with sampling weights, and a note on the others."
     takes = [name for name in tried if CALIBRATORS[name].takes_weight]
     without = enumerated([name for name in tried if name not in takes and name != '+'] + ['pipelines'])
     return takes, [f'{without} are left out: they are not fitted with weights. Among those that are, svs and sms may '
@@ -214,9 +215,8 @@ def _sort_by_complexity(names):
     single = [pick('calibrator', name, order) for name in names if '+' not in name or name == '+']
     return [*sorted(single, key=order.index), *(name for name in names if name not in single)]
 
-def _default_calibrators(K, n_fit):
-    "Return the default calibrators with no more parameters than samples, and a note on omitted calibrators."
-    tried = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
+def _with_enough_samples(tried, K, n_fit):
+    "Return the calibrators with no more parameters than samples, and a note on the others."
     many = {name: n for name, n in dict(vector=2*K, matrix=K*K + K).items() if n > n_fit}
     if not many: return tried, []
     counts = ' and '.join(f'{n:,}' for n in sorted({*many.values()}))
@@ -249,8 +249,6 @@ def _clusters_note(scored):
 
 def _registered_measures(names, preds, probs, seed):
     "Return the registered metrics of one row with intervals."
-    if preds.weight is not None and names:
-        raise ValueError(f'metrics: {names[0]!r}, but the samples have weights; want none of them')
     if preds.binary: probs = probs[:, -1]
     found = registered_measures(names, probs, preds.target.cpu(), seed=seed, stated=preds.stated)
     if preds.cluster is None: return found
@@ -298,6 +296,8 @@ def evaluate(
     if cluster is not None: folds = min(folds, int(cluster.max()) + 1)
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
+    if metrics and preds.weight is not None:
+        raise ValueError(f'metrics: {metrics[0]!r}, but the samples have weights; want none of them')
     if calibrators is None and preds.stated: calibrators = _FOR_STATED
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     weighted = (preds if val is None else val).weight is not None

@@ -238,5 +238,3 @@ def _weighted_table(conf, hit, weight, assumed_ece, n_bins):
     if assumed_ece is not None: raise ValueError('assumed_ece: given with weights, which need what the labels show')
     kept = weight > 0
     return Confidences(conf[kept], hit[kept], weight=weight[kept]).bins(n_bins)
-
-
