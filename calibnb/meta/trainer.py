@@ -330,8 +330,8 @@ class MetaTrainer(Trainer):
         _check_forward(self.model, to_memory_format(x, self.recipe))
         return MetaStepper(self.model, self.loss, self.recipe, self.device, self.meta, splits.meta_val)
 
-    def _train(self, *args):
-        try: return super()._train(*args)
+    def _train_epoch(self, *args):
+        try: return super()._train_epoch(*args)
         except FloatingPointError as e:
             hint = ', or set gamma_max in its learn_args' if self.meta.learn == 'gamma' else ''
             raise FloatingPointError(f'{e}; or the learned loss diverged: lower lr of the MetaRecipe '
