@@ -65,7 +65,7 @@ def _own_state(trainer)->dict:
         labels=position.labels)
 
 def _restore_own(trainer, own):
-    "Restore the part of this process; `own` is a list with the `_own_state` of each process that was saved."
+    "Restore the state of this process; `own` is a list with the saved `_own_state` of each process."
     position, device = trainer.position, trainer.device
     generators, taken_over = _for_this_process(own)
     torch.set_rng_state(generators['cpu'].cpu())
@@ -95,7 +95,13 @@ def _plain(value):
 def describe(
     thing,  # a loss or a recorder: function, partial, module or object
 )->str:
-    "Describe an object and its settings, as text that is equal in all processes."
+    """Describe an object and its settings, as text that is equal in all processes.
+
+    >>> import torch
+    >>> from calibnb.train.checkpoint import describe
+    >>> describe(torch.nn.CrossEntropyLoss(label_smoothing=.1))
+    "CrossEntropyLoss {'reduction': 'mean', 'ignore_index': -100, 'label_smoothing': 0.1} []"
+    """
     if isinstance(thing, functools.partial):
         return f'partial of {describe(thing.func)} with {thing.args} {thing.keywords}'
     if code := getattr(thing, '__code__', None): return f'{thing.__qualname__} {_code_fingerprint(code)}'
@@ -178,7 +184,12 @@ def load_checkpoint(
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #4a8b176a
 class Stopped(SystemExit):
-    "Raised to end a process that received SIGTERM and wrote a checkpoint."
+    """Raised to end a process that received SIGTERM and wrote a checkpoint.
+
+    >>> from calibnb.train.checkpoint import Stopped
+    >>> Stopped().code
+    143
+    """
     def __init__(self): super().__init__(128 + signal.SIGTERM)
     def __str__(self): return 'SIGTERM; the state is saved, start the run again to continue'
 
@@ -186,7 +197,14 @@ class Stopped(SystemExit):
 def catch_sigterm():
     """Collect SIGTERM in a list instead of ending the process.
 
-    Outside the main thread, the list stays empty, because Python handles signals only in the main thread."""
+    Outside the main thread, the list stays empty, because Python handles signals only in the main thread.
+
+    >>> import os, signal
+    >>> from calibnb.train.checkpoint import catch_sigterm
+    >>> with catch_sigterm() as received: os.kill(os.getpid(), signal.SIGTERM)
+    >>> received
+    ['SIGTERM']
+    """
     received = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -237,7 +255,17 @@ def checkpointing(
     path,           # checkpoint file; None: no checkpoints
     every_s:float,  # seconds between two checkpoints
 ):
-    "Restore the state of training if the file exists, and yield a `Saver`; catch SIGTERM in the block."
+    """Restore the state of training if the file exists, and yield a `Saver`; catch SIGTERM in the block.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Trainer
+    >>> def trainer(): return Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=2), 'cpu')
+    >>> first = trainer().fit(load_data('digits'), checkpoint='state.pt')
+    >>> trainer().fit(load_data('digits'), checkpoint='state.pt').rows == first.rows  # reads the file
+    True
+    """
     if not path:
         yield Saver(trainer, path, every_s, signals=[])
         return

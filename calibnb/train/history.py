@@ -34,7 +34,9 @@ class History:
         return np.array([row.get(column, math.nan) for row in self.rows], dtype=np.float64)
 
     @property
-    def columns(self): return list(dict.fromkeys(name for row in self.rows for name in row))
+    def columns(self):
+        "The names of all columns."
+        return list(dict.fromkeys(name for row in self.rows for name in row))
     def append(self, row:dict): self.rows.append(row)
     def frame(self):
         "Return the table as a pandas DataFrame."

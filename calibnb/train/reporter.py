@@ -25,7 +25,18 @@ class Reporter:
 
     `first` is the number of epochs (with a fraction) that were finished at the time `start`, and `due` is the time of
     the next state. The last epoch ended at `epoch_at`. The last evaluation ended at `val_at` and took `val_s`
-    seconds."""
+    seconds.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Trainer
+    >>> states = []
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=1), 'cpu')
+    >>> history = trainer.fit(load_data('digits'), progress=states.append)
+    >>> states[-1]['epochs_done'], states[-1]['train_loss'] == history.rows[-1]['train_loss']
+    (1, True)
+    """
     pause_s, val_share = 1., .01  # seconds between two states; share of the time for the validation set
     def __init__(self, trainer, send=None):
         self.trainer, self.send, self.start = trainer, send, time.monotonic()

@@ -29,7 +29,17 @@ from .reporter import reporting
 # %% ../../nbs/60_train/08_trainer.ipynb #814fe1b9
 @dataclass
 class Position:
-    "The position of a training run: finished epochs, and finished batches of the current epoch with their losses."
+    """The position of a training run: finished epochs, and finished batches of the current epoch with their losses.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Trainer
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=2), 'cpu')
+    >>> history = trainer.fit(load_data('digits'))
+    >>> len(trainer.position.history), trainer.position.step  # two epochs, no batch of a third
+    (2, 0)
+    """
     generator:torch.Generator                # draws the plan of each epoch
     best:BestEpoch                           # best epoch so far
     history:History                          # finished epochs
