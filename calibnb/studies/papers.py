@@ -207,8 +207,9 @@ def panel_text(row)->str:
     """Describe the panels of a row of `figure_index` in two sentences, as far as the paper states them; '' for a table.
 
     >>> from calibnb.studies.papers import figure_index, panel_text
-    >>> panel_text(figure_index('lin2025')[0]) != ''
-    True
+    >>> row = next(row for row in figure_index('lin2025') if row['place'] == 'Fig. 5 a')
+    >>> panel_text(row).split('. ')[0]
+    'test ECE, smoothed by an exponential moving average, against epoch'
     """
     if not row['y']: return ''
     methods, data, network = (', '.join(_stated(row[column])) for column in ('methods', 'paper_data', 'network'))
