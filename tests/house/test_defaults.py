@@ -805,7 +805,7 @@ ELSEWHERE = {
                        "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
                        "compile_function clip_gradients largest_weight average_buffers Hooks "
                        "lightning_callback",
-              "parts of train.Trainer": "Evaluator Stepper Position Reporter"},
+              "parts of train.Trainer": "Evaluator Stepper Position Reporter reporting"},
     "recorders": {HELPERS: "view_for recorders History EventFiles EpochView Recorder "
                            "Snapshots make_recorders register_recorder",
                   "part of train.Trainer": "BestEpoch",
