@@ -1035,6 +1035,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'calibnb/evaluate/compare.py'),
                                           'calibnb.evaluate.compare._differences': ( '40_evaluate/compare.html#_differences',
                                                                                      'calibnb/evaluate/compare.py'),
+                                          'calibnb.evaluate.compare._infinite_note': ( '40_evaluate/compare.html#_infinite_note',
+                                                                                       'calibnb/evaluate/compare.py'),
                                           'calibnb.evaluate.compare._name': ( '40_evaluate/compare.html#_name',
                                                                               'calibnb/evaluate/compare.py'),
                                           'calibnb.evaluate.compare.check_margins': ( '40_evaluate/compare.html#check_margins',
