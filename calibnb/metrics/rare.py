@@ -21,7 +21,14 @@ def bias_interval(
     hit:Tensor,      # (N,) bool, or y == 1
     level:float=.95,
 )->tuple[float, float]: # lower and upper end
-    "Return an interval of mean confidence minus accuracy, by Clopper-Pearson with the effective number of samples."
+    """Return an interval of mean confidence minus accuracy, by Clopper-Pearson with the effective number of samples.
+
+    >>> import torch
+    >>> from calibnb.metrics.rare import bias_interval
+    >>> low, high = bias_interval(torch.full((300,), .997), torch.ones(300, dtype=torch.bool))
+    >>> f'{low:.4f} to {high:.4f}'
+    '-0.0030 to 0.0092'
+    """
     conf, hit = conf.double().cpu(), hit.double().cpu()
     n, hits, residual = len(hit), hit.sum(), conf - hit
     unexplained = ((residual - residual.mean()).square().sum() + 1)/(hits*(n - hits)/n + 1)
@@ -35,31 +42,34 @@ def loss_of_a_miss(
     seen:Tensor,    # (N,) float64 loss of each sample
     of_miss:Tensor, # (N,) float64 loss that each sample would have as a miss
 )->float:
-    "Return the loss to expect of a sample that the model gets wrong."
+    "Return the expected loss of a sample that the model gets wrong."
     rest = (1 - conf).clamp_min(torch.finfo(conf.dtype).eps)
-    seen = seen[~hit & seen.isfinite()]
-    return ((rest @ of_miss/rest.sum() + seen.sum())/(1 + len(seen))).item()
+    of_seen = seen[~hit & seen.isfinite()]
+    return ((rest @ of_miss/rest.sum() + of_seen.sum())/(1 + len(of_seen))).item()
 
 # %% ../../nbs/10_metrics/03b_rare.ipynb #1c4ab1b4
 def mean_intervals(
-    values:Tensor,        # (V, N) losses of the samples
-    unseen:Tensor,        # (V,) losses of a sample of a kind that a small set may lack, e.g. of a miss
-    resamples:Resamples,
+    values:Tensor,     # (V, N) losses of the samples
+    unseen:Tensor,     # (V,) losses of a sample that a small set may lack, e.g. of a miss
+    sets:Resamples,
     level:float=.95,
     together:float=1., # number of unseen samples that come together, the size of a cluster
 )->list[tuple[float, float]]: # lower and upper end of each mean
-    "Return percentile intervals of means, with an unseen sample at one end if its loss is beyond the mean."
-    means = resamples.means(values.double().masked_fill(values.isinf(), math.nan))
+    "Return percentile intervals of means; unseen samples can widen each interval at one end."
+    means = sets.means(values.double().masked_fill(values.isinf(), math.nan))
     draw = torch.Generator().manual_seed(0)
     extra = torch.poisson(torch.ones(len(means) - 1, dtype=torch.float64, device='cpu'), generator=draw)
-    extra = extra*together/resamples.n
     beyond = unseen.double().cpu() - means[0]
-    ends = zip(means[1:].T, means[1:].T + extra*beyond[:, None])
-    return [(min(low, low_more), max(high, high_more)) for (low, high), (low_more, high_more)
-            in (tuple(percentiles(each, level) for each in pair) for pair in ends)]
+    with_unseen = means[1:] + (extra*together/sets.n)[:, None]*beyond
+    found = []
+    for seen, more in zip(means[1:].T, with_unseen.T):
+        (low, high), (low_more, high_more) = percentiles(seen, level), percentiles(more, level)
+        found.append((min(low, low_more), max(high, high_more)))
+    return found
 
 # %% ../../nbs/10_metrics/03b_rare.ipynb #22a97d6a
-_FEW, _KINDS = 10, 100  # misses below which resamples have unseen ones; rows that these are drawn from
+_FEW = 10     # misses; with fewer, resamples have unseen ones
+_KINDS = 100  # rows that the unseen misses are drawn from
 
 def with_unseen_misses(
     probs:Tensor,  # (N, K), or (N, 1) for P(y = 1)
@@ -68,7 +78,8 @@ def with_unseen_misses(
     seed:int,
 )->tuple[Tensor, Tensor, Tensor, Iterator[Tensor]]: # rows and labels to append, the samples they copy, and row numbers
     "Return unseen misses to append to a set, and the row numbers of resamples that draw some of them."
-    rows, n = resamples(len(target), n_boot, seed), len(target)
+    n = len(target)
+    rows = resamples(n, n_boot, seed)
     both = torch.cat([1 - probs, probs], 1) if probs.shape[1] == 1 else probs
     both, label = both.double().cpu().clamp(0, 1), target.cpu()
     predicted = first_argmax(both)
