@@ -48,10 +48,11 @@ def bin_ids(
     tensor([0, 0, 1, 3], dtype=torch.int32)
     """
     check_closed(closed)
-    within = min((edge_tolerance(conf) if tolerance is None else tolerance)*n_bins, _MAX_TOLERANCE)
+    if tolerance is None: tolerance = edge_tolerance(conf)
+    within = min(tolerance*n_bins, _MAX_TOLERANCE)
     scaled = conf.to(torch.float64, copy=True).mul_(n_bins)
-    below = scaled.sub_(within).ceil_().sub_(1) if closed == 'right' else scaled.add_(within).floor_()
-    return below.clamp_(0, n_bins - 1).int()
+    ids = scaled.sub_(within).ceil_().sub_(1) if closed == 'right' else scaled.add_(within).floor_()
+    return ids.clamp_(0, n_bins - 1).int()
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #12113e11
 @dataclass(frozen=True, eq=False)
@@ -227,14 +228,14 @@ def mass_shares(
     edges = F.pad(equal_mass_starts(len(conf), n_bins), (0, 1), value=len(conf))
     end = F.pad(start[1:], (0, 1), value=len(conf))
     first, last = (torch.searchsorted(edges, at, right=True) - 1 for at in (start, end - 1))
-    ties = torch.empty_like(order)  # the group of equal confidences of each sample
-    ties[order] = torch.arange(len(start), device='cpu').repeat_interleave(end - start)
+    group = torch.empty_like(order)  # the group of equal confidences of each sample
+    group[order] = torch.arange(len(start), device='cpu').repeat_interleave(end - start)
     found = []
     for k in range(int((last - first).amax()) + 1):
         ids = torch.minimum(first + k, last)
         inside = torch.minimum(end, edges[ids + 1]) - torch.maximum(start, edges[ids])
         share = inside.masked_fill(first + k > last, 0).double()/(end - start)
-        found.append((ids[ties], share[ties]))
+        found.append((ids[group], share[group]))
     return found
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #571077de
@@ -266,14 +267,14 @@ def class_sums(
     sums = torch.zeros(4, K, n_bins, dtype=torch.float64, device='cpu')
     number, hits, confs, squares = sums  # views
     total = torch.zeros(2, K, dtype=torch.float64, device='cpu')
-    within = edge_tolerance(probs) if tolerance is None else tolerance
-    def cells(values, labels): return bin_ids(values, n_bins, tolerance=within) + n_bins*labels
+    if tolerance is None: tolerance = edge_tolerance(probs)
+    def cells(values, columns): return bin_ids(values, n_bins, tolerance=tolerance) + n_bins*columns
     def counts(cell, weights=None):
         return torch.bincount(cell, weights=weights, minlength=K*n_bins).reshape(K, n_bins)
     for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
         # most entries of a row lie in the first bin of their column, so only the others are binned
-        index = (p > 1/n_bins + within).reshape(-1).nonzero()[:, 0]
+        index = (p > 1/n_bins + tolerance).reshape(-1).nonzero()[:, 0]
         values = p.reshape(-1)[index]
         cell = cells(values, index % K)
         number += counts(cell)

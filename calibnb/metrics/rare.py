@@ -80,16 +80,16 @@ def with_unseen_misses(
     "Return unseen misses to append to a set, and the row numbers of resamples that draw some of them."
     n = len(target)
     rows = resamples(n, n_boot, seed)
-    both = torch.cat([1 - probs, probs], 1) if probs.shape[1] == 1 else probs
-    both, label = both.double().cpu().clamp(0, 1), target.cpu()
-    predicted = first_argmax(both)
-    if (predicted != label).sum() >= _FEW: return probs[:0], target[:0], torch.arange(0, device='cpu'), rows
-    draw, tiny = torch.Generator().manual_seed(seed), torch.finfo(both.dtype).eps
-    rest = (both + tiny).scatter(1, predicted[:, None], 0.)
+    columns = torch.cat([1 - probs, probs], 1) if probs.shape[1] == 1 else probs
+    columns = columns.double().cpu().clamp(0, 1)
+    predicted = first_argmax(columns)
+    if (predicted != target.cpu()).sum() >= _FEW: return probs[:0], target[:0], torch.arange(0, device='cpu'), rows
+    draw, tiny = torch.Generator().manual_seed(seed), torch.finfo(columns.dtype).eps
+    rest = (columns + tiny).scatter(1, predicted[:, None], 0.)
     source = torch.multinomial(rest.sum(1), _KINDS, True, generator=draw)
     labels = torch.multinomial(rest[source], 1, generator=draw)[:, 0]
-    def drawn(rows):
-        unseen = int(torch.poisson(torch.ones((), dtype=torch.float32, device='cpu'), generator=draw))
-        return torch.cat([rows, n + torch.randint(_KINDS, (unseen,), generator=draw, device='cpu')])
+    def with_unseen(resample):
+        number = int(torch.poisson(torch.ones((), dtype=torch.float32, device='cpu'), generator=draw))
+        return torch.cat([resample, n + torch.randint(_KINDS, (number,), generator=draw, device='cpu')])
     place = source.to(probs.device)
-    return probs[place], labels.to(target), source, map(drawn, rows)
+    return probs[place], labels.to(target), source, map(with_unseen, rows)
