@@ -22,7 +22,7 @@ def number_words(
     vocabulary:int,  # number of ids, including padding and unknown
 )->dict:             # word -> id
     "Number the most frequent words, starting at 2."
-    counts = Counter(word for words in texts for word in words)
+    counts = Counter(word for text in texts for word in text)
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: i for i, word in enumerate(by_frequency[:vocabulary - 2], 2)}
 
@@ -32,18 +32,19 @@ def read_vectors(
     words:dict,  # word -> id
 )->np.ndarray:   # (1 + largest id, D) float32; nan for words without a vector, padding and the unknown word
     "Read vectors of words; raise ValueError if the format is wrong or the file has none of the words."
-    vectors = None
+    found = None
     with open(file, encoding='utf-8', newline='\n') as lines:
         for line_number, line in enumerate(lines, 1):
             word, _, numbers = line.rstrip().partition(' ')
-            if vectors is None:
+            if found is None:
                 shape = 1 + max(words.values(), default=UNKNOWN), 1 + numbers.count(' ')
-                vectors = np.full(shape, np.nan, dtype=np.float32)
-            if word in words and numbers.count(' ') < shape[1]:  # skips words that contain spaces
-                vectors[words[word]] = _as_vector(numbers, shape[1], f'{file}, line {line_number}')
-    if vectors is None or np.isnan(vectors).all():
+                found = np.full(shape, np.nan, dtype=np.float32)
+            is_one_word = numbers.count(' ') < shape[1]  # GloVe has some words with spaces, such as '. .'
+            if word in words and is_one_word:
+                found[words[word]] = _as_vector(numbers, shape[1], f'{file}, line {line_number}')
+    if found is None or np.isnan(found).all():
         raise ValueError(f'{file}: holds none of the {len(words)} words, want a word and its numbers on each line')
-    return vectors
+    return found
 
 def _as_vector(numbers, dim, place):
     "Return a text of `dim` numbers as a vector; raise ValueError naming the file and line `place`."
@@ -87,13 +88,13 @@ def find_vectors(
 # %% ../../nbs/50_data/04_texts.ipynb #d207f39a
 def _words_of(trees, vocabulary):
     "Number the words in the leaves of `trees`, a dictionary of splits."
-    leaves = ([node[WORD].lower() for node in tree if node[WORD]] for part in trees.values() for tree in part)
+    leaves = ([node[WORD].lower() for node in tree if node[WORD]] for split in trees.values() for tree in split)
     return number_words(leaves, vocabulary)
 
 def _tree_arrays(trees, words, classes, phrases):
     "Return tables and labels of each split; every table has as many rows as the largest tree has nodes."
     def word_id(word): return words.get(word.lower(), UNKNOWN)
-    size = max(len(tree) for part in trees.values() for tree in part)
+    size = max(len(tree) for split in trees.values() for tree in split)
     arrays = {f'{part}_x': tree_tables(ts, word_id, classes, size, phrases) for part, ts in trees.items()}
     for part, ts in trees.items():
         arrays[f'{part}_y'] = np.array([classes[tree[-1][LABEL]] for tree in ts], dtype=np.int64)

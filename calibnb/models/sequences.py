@@ -48,8 +48,8 @@ class TextCNN(Classifier):
         self.head = nn.Linear(width, num_classes)
 
     def features(self, x):
-        embedded = self.embedding(x.long())          # (B, L, dim)
-        return self.body(embedded.transpose(1, 2))   # (B, dim, L) -> (B, width)
+        embedded = self.embedding(x.long())          # (B, T, dim)
+        return self.body(embedded.transpose(1, 2))   # (B, dim, T) -> (B, width)
 
 # %% ../../nbs/55_models/03_sequences.ipynb #1d628e12
 class _Levels(NamedTuple):
@@ -61,7 +61,7 @@ class _Levels(NamedTuple):
     count: Tensor   # (T, T) number of nodes by height (rows) and parent's height (columns; 0: a root), on the CPU
 
 def _inverse(rows, n):
-    "Return the position in `rows` of each row number below n; undefined for numbers not in `rows`."
+    "Return for each row number below n its position in `rows`; for a number that is not in `rows`, anything."
     position = torch.arange(len(rows), device=rows.device)
     return torch.empty(n, dtype=torch.long, device=rows.device).scatter_(0, rows, position)
 
@@ -92,7 +92,7 @@ def _node_states(net, x):
     "Return the hidden states h (M, d) of the M nodes of a batch (B, T, 5), and each node's row in the flattened batch."
     nodes, offset, order, rank, count = _levels(x)
     states, for_parents = [], defaultdict(list)                # for_parents: parents' height -> states
-    # used: rank of the first state in `pool`; the roots have the lowest ranks, and no parent needs their states
+    # `used` is the rank of the first state in `pool`; the roots have no parent, so their ranks are below all others
     start, used = 0, count[:, 0].sum().item()
     for height in range(int(count.sum(1).count_nonzero())):
         level = order[start:start + count[height].sum().item()]
@@ -171,9 +171,9 @@ def set_vectors(
     if not hasattr(model, 'embedding'):
         raise ValueError(f'vectors: {type(model).__name__} has no embedding; omit the option vectors')
     weight = model.embedding.weight
-    (n, dim), (vocabulary, width) = vectors.shape, weight.shape
-    if dim != width:
-        raise ValueError(f'embedding: {width} numbers per word, but the vectors have {dim}; '
-                         f'give the model the option embedding={dim}')
+    (n, length), (vocabulary, embedding) = vectors.shape, weight.shape
+    if length != embedding:
+        raise ValueError(f'embedding: {embedding} numbers per word, but the vectors have {length}; '
+                         f'give the model the option embedding={length}')
     if n > vocabulary: raise ValueError(f'vocabulary: {vocabulary} ids in the model, want at least {n}, one per vector')
     weight[:n] = torch.where(vectors.isnan(), weight[:n], vectors.to(weight))

@@ -66,7 +66,7 @@ class EpochPlan:
     @classmethod
     def of(cls, split, recipe, generator)->'EpochPlan':
         "Draw the plan of the next epoch of training on a split."
-        # for random crops, 4 pixels on each side of a width of 32; the papers do not state the padding
+        # an eighth of the width, e.g. 4 of 32 pixels on each side; the papers do not state the padding
         padding = max(1, split.x.shape[-1]//8)
         return cls(len(split), recipe.batch_size, generator, recipe.augment, recipe.mixup, padding)
 
@@ -144,9 +144,9 @@ class Batch:
 
 def _share(span, rank, size):
     "Return the positions in the plan that this process computes, and how many processes compute the same positions."
-    first, last = span
-    if last - first < 2*size: return slice(first, last), size
-    return slice(first + rank, last, size), 1
+    start, end = span
+    if end - start < 2*size: return slice(start, end), size
+    return slice(start + rank, end, size), 1
 
 # %% ../../nbs/60_train/02_batches.ipynb #5a9d3c21
 _REORDERED_AT_ONCE = 2**24  # bytes; smaller inputs are reordered once per epoch, not batch by batch
@@ -158,16 +158,16 @@ class _Loader:
         self.resident = split.x.device == device
         self.pinned = not self.resident and device.type == 'cuda'
         if self.resident: plan.to(device)
-        at_once = self.resident and split.x.nbytes <= _REORDERED_AT_ONCE
-        self.in_order = (split.x[plan.rows], split.y[plan.rows]) if at_once else None
+        is_small = self.resident and split.x.nbytes <= _REORDERED_AT_ONCE
+        self.in_order = (split.x[plan.rows], split.y[plan.rows]) if is_small else None
 
     def gather(self, positions):
         "Return inputs and labels at positions of the plan, in pinned memory if they will be copied to a GPU."
-        if self.in_order: return [part[positions] for part in self.in_order]
+        if self.in_order: return [t[positions] for t in self.in_order]
         rows = self.plan.rows[positions]
-        parts = self.split.x[rows], self.split.y[rows.to(self.split.y.device)]
-        if not self.pinned: return parts
-        with torch.cuda.device(self.device): return [part.pin_memory() for part in parts]  # a new thread is on device 0
+        samples = self.split.x[rows], self.split.y[rows.to(self.split.y.device)]
+        if not self.pinned: return samples
+        with torch.cuda.device(self.device): return [t.pin_memory() for t in samples]  # else for GPU 0
 
     def ready(self, x, y, where):
         "Move a batch to the device, augment it by the plan at these positions, and convert it to network inputs."
@@ -200,19 +200,19 @@ def batches(
     loader = _Loader(split, plan, torch.device(device))
     def fetch(step):
         where, copies = _share(plan.spans[step], rank, size)
-        partner = loader.gather(plan.partner[where]) if plan.mix else None
-        return where, copies, loader.gather(where), partner
+        partners = loader.gather(plan.partner[where]) if plan.mix else None
+        return where, copies, loader.gather(where), partners
     steps = range(start, len(plan))
     fetched = map(fetch, steps) if loader.resident else prefetch(fetch, steps)
-    for step, (where, copies, samples, partner) in zip(steps, fetched):
+    for step, (where, copies, samples, partners) in zip(steps, fetched):
         x, y = loader.ready(*samples, where)
         y_partner, lam = None, 1.
-        if partner:
+        if partners:
             lam = plan.mix[step]
-            x_partner, y_partner = loader.ready(*partner, plan.partner[where])
+            x_partner, y_partner = loader.ready(*partners, plan.partner[where])
             x = lam*x + (1 - lam)*x_partner
-        first, last = plan.spans[step]
-        yield Batch(x, y, y_partner, lam, last - first, copies)
+        start, end = plan.spans[step]
+        yield Batch(x, y, y_partner, lam, end - start, copies)
 
 # %% ../../nbs/60_train/02_batches.ipynb #8ac292b2
 def place_split(
@@ -247,7 +247,7 @@ def flip_labels(
     >>> (flip_labels(y, num_classes=10, share=.3, seed=0) != y).float().mean().round(decimals=1)
     tensor(0.3000)
     """
-    draw = torch.Generator().manual_seed(seed)
-    flip = torch.rand(len(y), generator=draw, dtype=torch.float32, device='cpu') < share
-    other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw, device='cpu')) % num_classes
-    return torch.where(flip, other, y.cpu()).to(y.device)
+    source = dict(generator=torch.Generator().manual_seed(seed), device='cpu')
+    is_replaced = torch.rand(len(y), dtype=torch.float32, **source) < share
+    other = (y.cpu() + torch.randint(1, num_classes, y.shape, **source)) % num_classes
+    return torch.where(is_replaced, other, y.cpu()).to(y.device)
