@@ -31,10 +31,10 @@ from calibnb.metrics.smoothing import (
 from .samples import check_samples, hits, over_samples, sample_metric
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #65b3d367
-def _top_labels(scores, target, weight=None, confidence=lambda rows, top: top, size=2**20):
-    "Yield the confidences, hits and weights of each chunk of rows; the weights are None if `weight` is None."
-    weights = repeat(None) if weight is None else (w for _, w in chunks(scores, weight, size))
-    for (rows, labels), w in zip(chunks(scores, target, size), weights):
+def _top_labels(scores, target, weight=None, confidence=lambda rows, top: top, chunk=2**20):
+    "Yield confidences, hits and weights (None if `weight` is None) of chunks of rows with `chunk` numbers in all."
+    weights = repeat(None) if weight is None else (w for _, w in chunks(scores, weight, chunk))
+    for (rows, labels), w in zip(chunks(scores, target, chunk), weights):
         top = rows.amax(1)
         conf = confidence(rows, top)
         yield conf, hits(rows, labels, top, conf), w
@@ -57,10 +57,10 @@ def top_label_sums(
             [0.0000, 2.0000],
             [0.0000, 2.4000]], dtype=torch.float64)
     """
-    rows = 3 if weight is None else 4
-    sums = [torch.zeros(rows, M, dtype=torch.float64, device=scores.device) for M in n_bins]
+    n_sums = 3 if weight is None else 4
+    sums = [torch.zeros(n_sums, M, dtype=torch.float64, device=scores.device) for M in n_bins]
     for conf, hit, w in _top_labels(scores, target, weight, confidence):
-        for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), conf, hit, M, w)
+        for M, sums_of_bins in zip(n_bins, sums): sums_of_bins += bin_sums(bin_ids(conf, M, closed), conf, hit, M, w)
     return sums
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #5dfd27eb
@@ -100,7 +100,7 @@ def _sums(samples, numbers, closed, **confidence):
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #c170d8c0
 def from_tables(samples, error, n_bins, closed='right', **confidence):
-    "Return `error(table)` for the table with `n_bins` equal-width bins; for a list of numbers, return a tensor."
+    "Return `error(table)` for the table with `n_bins` equal-width bins; a list gives one error for each number."
     numbers = list(n_bins) if np.ndim(n_bins) else [n_bins]
     for M in numbers: check_bins(M)
     if not numbers: raise ValueError('n_bins: an empty list, want at least one number of bins')
@@ -176,6 +176,8 @@ def ece_from_logits(
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
     """Return the `ece` of softmax(logits), or of sigmoid(logits) for a binary or multilabel task.
 
+    No array of probabilities is made: the confidence of logits z is 1/Σ exp(z_k - max z).
+
     >>> from calibnb.metrics import ece_from_logits
     >>> ece_from_logits([[2., 0.], [1., 0.], [0., 1.]], [0, 1, 1])
     tensor(0.1938, dtype=torch.float64)
@@ -220,11 +222,11 @@ def noise_floor(
     conf = check_samples(probs, None, validate=validate, labelled=False).probs.amax(1).cpu()
     ids, conf, draw = bin_ids(conf, n_bins), conf.double(), torch.Generator().manual_seed(seed)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
-    total = 0
+    summed_gaps = 0
     for _ in range(draws):
         hit = torch.rand(len(conf), generator=draw, dtype=torch.float64, device='cpu') < conf
-        total = total + torch.bincount(ids, weights=hit.double() - conf, minlength=n_bins).abs().sum()
-    return total/(draws*len(conf))
+        summed_gaps = summed_gaps + torch.bincount(ids, weights=hit.double() - conf, minlength=n_bins).abs().sum()
+    return summed_gaps/(draws*len(conf))
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #7ded04be
 def _scalar(value): return torch.tensor(value, dtype=torch.float64, device='cpu')
@@ -242,7 +244,7 @@ def smooth_ece(
     """
     if sigma is not None: check_positive(sigma=sigma)
     cells = 2**12 if sigma is None else grid_size(sigma)
-    pieces = _top_labels(samples.probs, samples.target, samples.weight, size=2**17)  # each chunk needs several arrays
+    pieces = _top_labels(samples.probs, samples.target, samples.weight, chunk=2**17)  # each chunk needs several arrays
     means = cosine_means(((conf, _weighted_error(conf, hit, weight)) for conf, hit, weight in pieces), cells).cpu()
     if samples.weight is not None: means = means/samples.weight.mean().cpu()
     return _scalar(smooth_error_norm(means, sigma))
@@ -306,9 +308,9 @@ def kde_ece(
     conf, hit = samples.pairs
     if kernel == 'triweight': return _scalar(triweight_error(conf, hit, bandwidth, p))
     warn_of_pairs('kde_ece', len(samples))
-    both = torch.stack([conf, 1 - conf], 1)  # a Dirichlet kernel of two columns is a beta kernel
-    width = dirichlet_bandwidth(both) if by_likelihood else bandwidth or .02
-    return (dirichlet_regression(both, hit[:, None], width)[:, 0] - conf).abs().pow(p).mean().cpu()
+    columns = torch.stack([conf, 1 - conf], 1)  # a Dirichlet kernel of two columns is a beta kernel
+    width = dirichlet_bandwidth(columns) if by_likelihood else bandwidth or .02
+    return (dirichlet_regression(columns, hit[:, None], width)[:, 0] - conf).abs().pow(p).mean().cpu()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #383e47e0
 @sample_metric('task')
@@ -349,8 +351,8 @@ def classwise_ece(
     """
     check_bins(n_bins)
     pick('reduction', reduction, ('mean', 'none'))
-    total = len(samples) if samples.weight is None else samples.weight.sum().cpu()
-    errors = class_gaps(samples.probs, samples.target, n_bins, samples.weight).cpu().abs().sum(1)/total
+    total_weight = len(samples) if samples.weight is None else samples.weight.sum().cpu()
+    errors = class_gaps(samples.probs, samples.target, n_bins, samples.weight).cpu().abs().sum(1)/total_weight
     return errors if reduction == 'none' else errors.mean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160
@@ -369,10 +371,10 @@ def ace(
     """
     check_bins(n_bins)
     pick('ties', ties, ('mean', 'split'))
-    p, order = samples.probs.double().sort(dim=0, stable=True)
-    labels = torch.arange(p.shape[1], device=p.device) + samples.binary
+    columns, order = samples.probs.double().sort(dim=0, stable=True)
+    labels = torch.arange(columns.shape[1], device=columns.device) + samples.binary
     hit = (samples.target[order] == labels).double()
-    if ties == 'mean': hit = mean_of_ties(p, hit, edge_tolerance(samples.probs))
-    ranges = zip(hit.tensor_split(n_bins), p.tensor_split(n_bins))
-    gaps = [(h - q).mean(0).abs() for h, q in ranges if len(h)]
+    if ties == 'mean': hit = mean_of_ties(columns, hit, edge_tolerance(samples.probs))
+    ranges = zip(hit.tensor_split(n_bins), columns.tensor_split(n_bins))
+    gaps = [(hits_in - probs_in).mean(0).abs() for hits_in, probs_in in ranges if len(hits_in)]
     return torch.stack(gaps).mean().cpu()
