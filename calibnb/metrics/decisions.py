@@ -175,10 +175,9 @@ def cheapest_threshold(
     tolerance = edge_tolerance(p)
     p, order = p.cpu().sort(stable=True)
     y, weight = y.cpu()[order], weight.cpu()[order]
-    missed = (cost_fn*weight*y).cumsum(0)       # if this and all earlier samples are untreated
-    alarms = (cost_fp*weight*~y).sum() - (cost_fp*weight*~y).cumsum(0)
+    missed, alarms = cost_fn*weight*y, cost_fp*weight*~y  # cost of each sample if untreated, and if treated
     # (N + 1,); entry i is the cost if the first i samples are untreated
-    cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])
+    cost = torch.cat([alarms.sum()[None], missed.cumsum(0) + (alarms.sum() - alarms.cumsum(0))])
     # a threshold cannot separate equal probabilities: it lies at the first of ties, or above all samples
     possible = torch.cat([tie_starts(p, tolerance), p.new_ones(1, dtype=torch.bool)])
     best = torch.where(possible, cost, math.inf).argmin().item()

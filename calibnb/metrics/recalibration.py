@@ -130,12 +130,13 @@ def calibration_slope(
     p, y, weight, cluster = _pairs(samples, cluster)
     inside, z = (p > 0) & (p < 1), z_quantile(level)
     x, y, weight, cluster = p[inside].logit(), *(None if v is None else v[inside] for v in (y, weight, cluster))
+    left_out = len(p) - len(x)
+    undetermined = Recalibration(*[NO_COEFFICIENT]*3, left_out)
     if cluster is not None:
         cluster = cluster.unique(return_inverse=True)[1]
-        if not cluster.any(): return Recalibration(*[NO_COEFFICIENT]*3, len(p) - len(x))
+        if not cluster.any(): return undetermined
         z *= few_clusters(int(cluster.max()) + 1, level)
-    left_out = len(p) - len(x)
-    if y.all() or not y.any(): return Recalibration(*[NO_COEFFICIENT]*3, left_out)
+    if y.all() or not y.any(): return undetermined
     def coefficients(inputs, offset=0.):
         b, cov = logistic_fit(inputs, y, weight, offset, cluster)
         error = z*cov.diagonal().clamp_min(0).sqrt()
