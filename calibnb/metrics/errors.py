@@ -132,9 +132,9 @@ def mce(
     samples,
     n_bins=15,         # as in `ece`
     *, closed:str='right',
-    min_count:int=1,   # leave out bins with fewer samples; one sample can make a gap of nearly 1
+    min_count:int=1,   # leave out bins with fewer samples
 )->Tensor:             # 0-d float64 in [0, 1]; nan if no bin has min_count samples
-    """Return the maximum calibration error: the largest |accuracy - confidence| of a bin; unstable with small bins.
+    """Return the maximum calibration error: the largest |accuracy - confidence| of a bin.
 
     >>> from calibnb.metrics import mce
     >>> mce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
