@@ -352,11 +352,9 @@ def canonical_ce(
 )->Tensor:                      # 0-d float64 in [0, 2]; nan for one sample
     """Return the mean over samples of the sum over classes of |local frequency - probability|^p [Popordanoska 2022].
 
-    A binary task uses the gap of class 1 only, like `kde_ece`. With ten or more classes, most samples have few
-    neighbours within the kernel, so noise dominates: the error of calibrated models with 10 classes and 2,000 samples
-    is .88. Compare only errors with the same number of samples, or use the p value of `consistency_test`. The bootstrap
-    is not valid, because resamples repeat samples. The cost is O(N² K), about 80 s on a CPU for 20,000 samples and
-    1,000 classes. Above 50,000 samples the function warns; `smooth_ece` of the top label costs O(N).
+    A binary task uses the gap of class 1 only, like `kde_ece`. With ten or more classes, noise dominates: compare only
+    errors with the same number of samples, or use `consistency_test`. The bootstrap is not valid, because resamples
+    repeat samples. The cost is O(N² K), about 80 s on a CPU for 20,000 samples and 1,000 classes.
 
     >>> from calibnb.metrics import canonical_ce
     >>> canonical_ce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], bandwidth=.5)
