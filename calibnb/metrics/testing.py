@@ -26,46 +26,6 @@ from calibnb.metrics.variants import (
     underconfidence_error
 )
 
-# %% ../../nbs/10_metrics/06b_testing.ipynb #0ed76d55
-_TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,
-                     overconfidence_error, underconfidence_error)  # functions of confidences and hits
-
-def _is_top_label_error(metric, options):
-    "Return True if the metric depends on confidences and hits only."
-    return metric in _TOP_LABEL_ERRORS and not {'k', 'task'} & options.keys()
-
-def _label_cdf(probs):
-    "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."
-    if probs.shape[1] == 1: return probs
-    cdf = probs.cumsum(1)
-    return cdf/cdf[:, -1:]
-
-def _sorted_top_labels(probs):
-    "Return (N, 1) sorted confidences (cheap to sort again), (N, 1) probabilities of a hit, and the row numbers."
-    top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
-    order = random_order(probs)
-    order = order[top[order, 0].argsort(stable=True)]
-    return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
-
-def _draw_labels(cdf, draw):
-    "Draw (n,) int64 labels from the cumulative probabilities of `_label_cdf`."
-    u = torch.from_numpy(draw.random((len(cdf), 1)))
-    if cdf.shape[1] == 1: return (u < cdf)[:, 0].long()
-    return (u >= cdf).sum(1).clamp_max(cdf.shape[1] - 1)
-
-def _calibrated_values(value, probs, cdf, weight, draws, resample, seed):
-    "Return (draws,) float64 values of the metric, with labels drawn from the predictions."
-    draw, n, values = np.random.default_rng(seed), len(probs), []
-    resampled = probs, cdf, weight
-    for _ in range(draws):
-        if resample:
-            times = np.bincount(draw.integers(n, size=n), minlength=n)
-            picked = torch.from_numpy(np.arange(n).repeat(times))  # in sorted order
-            resampled = [None if v is None else v.index_select(0, picked) for v in (probs, cdf, weight)]
-        rows_p, rows_cdf, rows_weight = resampled
-        values.append(value(rows_p, _draw_labels(rows_cdf, draw), rows_weight))
-    return torch.tensor(values, dtype=torch.float64, device='cpu')
-
 # %% ../../nbs/10_metrics/06b_testing.ipynb #b5618177
 def consistency_test(
     metric,              # a function (probs, target, **options) -> number, larger for worse calibration, e.g. `ece`
@@ -99,11 +59,51 @@ def consistency_test(
         return float(metric(p[:, 0] if flat else p, y, **weighted))
     observed = value(samples.probs, samples.target, samples.weight)
     columns, weight = samples.probs.double().cpu(), None if samples.weight is None else samples.weight.cpu()
-    p, cdf, order = columns, _label_cdf(columns), slice(None)
     if _is_top_label_error(metric, options): p, cdf, order = _sorted_top_labels(columns)
+    else: p, cdf, order = columns, _label_cdf(columns), slice(None)
     null = _calibrated_values(value, p, cdf, None if weight is None else weight[order], draws, resample, seed)
     return Measure.of(observed, len(samples), floor=null.nanmean().item(), p=monte_carlo_p(null, observed),
                       floor_high=null.nanquantile(.95, interpolation='higher').item())
+
+def _calibrated_values(value, probs, cdf, weight, draws, resample, seed):
+    "Return (draws,) float64 values of the metric, with labels drawn from the predictions."
+    draw, n, values = np.random.default_rng(seed), len(probs), []
+    resampled = probs, cdf, weight
+    for _ in range(draws):
+        if resample:
+            times = np.bincount(draw.integers(n, size=n), minlength=n)
+            picked = torch.from_numpy(np.arange(n).repeat(times))  # in sorted order
+            resampled = [None if v is None else v.index_select(0, picked) for v in (probs, cdf, weight)]
+        rows_p, rows_cdf, rows_weight = resampled
+        values.append(value(rows_p, _draw_labels(rows_cdf, draw), rows_weight))
+    return torch.tensor(values, dtype=torch.float64, device='cpu')
+
+def _label_cdf(probs):
+    "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."
+    if probs.shape[1] == 1: return probs
+    cdf = probs.cumsum(1)
+    return cdf/cdf[:, -1:]
+
+def _draw_labels(cdf, draw):
+    "Draw (n,) int64 labels from the cumulative probabilities of `_label_cdf`."
+    u = torch.from_numpy(draw.random((len(cdf), 1)))
+    if cdf.shape[1] == 1: return (u < cdf)[:, 0].long()
+    return (u >= cdf).sum(1).clamp_max(cdf.shape[1] - 1)
+
+# %% ../../nbs/10_metrics/06b_testing.ipynb #0ed76d55
+_TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,
+                     overconfidence_error, underconfidence_error)  # functions of confidences and hits
+
+def _is_top_label_error(metric, options):
+    "Return True if the metric depends on confidences and hits only."
+    return metric in _TOP_LABEL_ERRORS and not {'k', 'task'} & options.keys()
+
+def _sorted_top_labels(probs):
+    "Return (N, 1) sorted confidences (cheap to sort again), (N, 1) probabilities of a hit, and the row numbers."
+    top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
+    order = random_order(probs)
+    order = order[top[order, 0].argsort(stable=True)]
+    return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #9d70cbc8
 @sample_metric()
