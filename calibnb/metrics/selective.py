@@ -161,12 +161,6 @@ def augrc(
     return _over_curves(lambda curve: curve.augrc, probs, target, score, task, sample_weight, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #3c95818c
-def _excess(curve):
-    "Return the AURC of a curve minus the AURC of the best ranking."
-    mistakes = round(curve.risk[-1].item()*curve.n)
-    i = torch.arange(1, mistakes + 1, dtype=torch.float64, device='cpu')
-    return curve.aurc - (i/(curve.n - mistakes + i)).sum()/curve.n
-
 def e_aurc(
     probs, target,              # probs, target and the options are as in `aurc`
     *, score:str='max',
@@ -185,11 +179,11 @@ def e_aurc(
     """
     return _over_curves(_excess, probs, target, score, task, None, ignore_index, validate)
 
-def _auroc(curve):
-    "Return the AUROC of failures, from the accepted shares of wrong and of correct predictions."
-    failed = curve.generalized
-    false_rate, true_rate = failed/failed[-1], (curve.coverage - failed)/(1 - failed[-1])
-    return _trapezoids(false_rate, true_rate)  # nan if no prediction is wrong, or none is correct
+def _excess(curve):
+    "Return the AURC of a curve minus the AURC of the best ranking."
+    mistakes = round(curve.risk[-1].item()*curve.n)
+    i = torch.arange(1, mistakes + 1, dtype=torch.float64, device='cpu')
+    return curve.aurc - (i/(curve.n - mistakes + i)).sum()/curve.n
 
 def failure_auroc(
     probs, target,              # probs, target and the options are as in `aurc`
@@ -206,6 +200,12 @@ def failure_auroc(
     tensor(0.5000, dtype=torch.float64)
     """
     return _over_curves(_auroc, probs, target, score, task, sample_weight, ignore_index, validate)
+
+def _auroc(curve):
+    "Return the AUROC of failures, from the accepted shares of wrong and of correct predictions."
+    failed = curve.generalized
+    false_rate, true_rate = failed/failed[-1], (curve.coverage - failed)/(1 - failed[-1])
+    return _trapezoids(false_rate, true_rate)  # nan if no prediction is wrong, or none is correct
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #a22d9966
 def _of_given_scores(measure, scores, target, task, sample_weight, ignore_index):
