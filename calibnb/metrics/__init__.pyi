@@ -57,7 +57,7 @@ def mce(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins=15,         # as in `ece`
     *, closed:str='right',
-    min_count:int=1,   # leave out bins with fewer samples; one sample can make a gap of nearly 1
+    min_count:int=1,   # leave out bins with fewer samples
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out

@@ -30,59 +30,6 @@ from calibnb.metrics.variants import (
     canonical_ce, ks_error, marginal_ce, overconfidence_error, top_k_ece, underconfidence_error
 )
 
-# %% ../../nbs/10_metrics/07_certainty.ipynb #c8b4be82
-_INTERVAL_OF = {  # metric with an invalid bootstrap interval -> function with a valid interval, or None
-    ece: 'ece_ci', ada_ece: "ece_ci(scheme='mass')", classwise_ece: "ece_ci(scheme='classwise')",
-    smooth_ece: "ece_ci(scheme='smooth')", debiased_ece: 'debiased_ece_ci', marginal_ce: 'marginal_ce_ci',
-    overconfidence_error: 'one_sided_ci', underconfidence_error: "one_sided_ci(direction='under')",
-    ks_error: 'ks_error_ci', top_k_ece: 'top_k_ece_ci', skce: 'skce_ci',
-    **dict.fromkeys((mce, average_ce, ace, sece, kde_ece, canonical_ce)),
-}
-
-def _advice(metric, task):
-    "Return what the warning recommends instead of the bootstrap interval."
-    if task: return f'take each column alone, without task={task!r}'
-    if _INTERVAL_OF[metric]: return f'use {_INTERVAL_OF[metric]}'
-    return 'use consistency_test to test the error against noise'
-
-def _warn_if_biased(metric, task=None):
-    "Warn if the bootstrap interval of the metric is invalid; the metric may be a `functools.partial`."
-    while isinstance(metric, partial): metric = metric.func
-    if metric in _INTERVAL_OF:
-        warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the '
-                      f'true value; {_advice(metric, task)}', stacklevel=3)
-
-# %% ../../nbs/10_metrics/07_certainty.ipynb #7eff84c7
-def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed):
-    "Return the rows of each resample, and a function that computes the metric of the samples with given row numbers."
-    samples = over_samples(lambda samples: samples, probs, target, None, sample_weight, ignore_index)
-    flat = as_tensor(probs).ndim == 1  # the metric gets probabilities of the shape that the user passed
-    more, labels, source, drawn = with_unseen_misses(samples.probs, samples.target, n_boot, seed)
-    weight = None if samples.weight is None else torch.cat([samples.weight, samples.weight[source]])
-    samples = Samples(torch.cat([samples.probs, more]), torch.cat([samples.target, labels]), weight)
-    def value(rows):
-        part = samples[rows.to(samples.probs.device)]
-        weights = {} if part.weight is None else dict(sample_weight=part.weight)
-        return metric(part.probs[:, 0] if flat else part.probs, part.target, **weights, **options)
-    return drawn, value
-
-def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed):
-    "Return the rows of each resample, and a function from rows to the multilabel metric: nan if a column has no label."
-    over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises if invalid
-    shape = as_tensor(probs).shape
-    scores, flags = check_multilabel(probs, target, validate=False)
-    weight = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
-    if sample_weight is not None: weight = checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
-    scores, flags, weight = (v[weight > 0] for v in (scores, flags, weight))
-    shared = {'task': 'multilabel'} if 'task' in inspect.signature(metric).parameters else {}
-    if ignore_index is not None: shared['ignore_index'] = ignore_index
-    def value(rows):
-        rows = rows.to(scores.device)
-        if ignore_index is not None and (flags[rows] == ignore_index).all(0).any(): return math.nan
-        weights = {} if sample_weight is None else dict(sample_weight=weight[rows])
-        return metric(scores[rows], flags[rows], **weights, **shared, **options)
-    return resamples(len(scores), n_boot, seed), value
-
 # %% ../../nbs/10_metrics/07_certainty.ipynb #3c356fbd
 def bootstrap_ci(
     metric,            # a function (probs, target, **options) -> 0-d tensor, a mean over samples
@@ -122,6 +69,59 @@ def bootstrap_ci(
         raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; '
                          'ask for one n_bins, or a mean over classes')
     return percentiles(torch.stack(values), level)
+
+def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed):
+    "Return the rows of each resample, and a function that computes the metric of the samples with given row numbers."
+    samples = over_samples(lambda samples: samples, probs, target, None, sample_weight, ignore_index)
+    flat = as_tensor(probs).ndim == 1  # the metric gets probabilities of the shape that the user passed
+    more, labels, source, drawn = with_unseen_misses(samples.probs, samples.target, n_boot, seed)
+    weight = None if samples.weight is None else torch.cat([samples.weight, samples.weight[source]])
+    samples = Samples(torch.cat([samples.probs, more]), torch.cat([samples.target, labels]), weight)
+    def value(rows):
+        part = samples[rows.to(samples.probs.device)]
+        weights = {} if part.weight is None else dict(sample_weight=part.weight)
+        return metric(part.probs[:, 0] if flat else part.probs, part.target, **weights, **options)
+    return drawn, value
+
+# %% ../../nbs/10_metrics/07_certainty.ipynb #7eff84c7
+def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed):
+    "Return the rows of each resample, and a function from rows to the multilabel metric: nan if a column has no label."
+    over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises if invalid
+    shape = as_tensor(probs).shape
+    scores, flags = check_multilabel(probs, target, validate=False)
+    weight = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
+    if sample_weight is not None: weight = checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
+    scores, flags, weight = (v[weight > 0] for v in (scores, flags, weight))
+    shared = {'task': 'multilabel'} if 'task' in inspect.signature(metric).parameters else {}
+    if ignore_index is not None: shared['ignore_index'] = ignore_index
+    def value(rows):
+        rows = rows.to(scores.device)
+        if ignore_index is not None and (flags[rows] == ignore_index).all(0).any(): return math.nan
+        weights = {} if sample_weight is None else dict(sample_weight=weight[rows])
+        return metric(scores[rows], flags[rows], **weights, **shared, **options)
+    return resamples(len(scores), n_boot, seed), value
+
+# %% ../../nbs/10_metrics/07_certainty.ipynb #c8b4be82
+_INTERVAL_OF = {  # metric with an invalid bootstrap interval -> function with a valid interval, or None
+    ece: 'ece_ci', ada_ece: "ece_ci(scheme='mass')", classwise_ece: "ece_ci(scheme='classwise')",
+    smooth_ece: "ece_ci(scheme='smooth')", debiased_ece: 'debiased_ece_ci', marginal_ce: 'marginal_ce_ci',
+    overconfidence_error: 'one_sided_ci', underconfidence_error: "one_sided_ci(direction='under')",
+    ks_error: 'ks_error_ci', top_k_ece: 'top_k_ece_ci', skce: 'skce_ci',
+    **dict.fromkeys((mce, average_ce, ace, sece, kde_ece, canonical_ce)),
+}
+
+def _advice(metric, task):
+    "Return what the warning recommends instead of the bootstrap interval."
+    if task: return f'take each column alone, without task={task!r}'
+    if _INTERVAL_OF[metric]: return f'use {_INTERVAL_OF[metric]}'
+    return 'use consistency_test to test the error against noise'
+
+def _warn_if_biased(metric, task=None):
+    "Warn if the bootstrap interval of the metric is invalid; the metric may be a `functools.partial`."
+    while isinstance(metric, partial): metric = metric.func
+    if metric in _INTERVAL_OF:
+        warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the '
+                      f'true value; {_advice(metric, task)}', stacklevel=3)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #f2ecb9bd
 def ece_ci(

@@ -18,30 +18,6 @@ from .intervals import check_level
 from .samples import check_samples, refuse_empty
 
 # %% ../../nbs/10_metrics/06h_corp.ipynb #edf4e7c5
-_PLACES = 10_000  # distinct probabilities of the band; more are rounded, which changes it less than the draws do
-
-class _Points(NamedTuple):
-    at:np.ndarray    # (M,) distinct probabilities, rising
-    hits:np.ndarray  # (M,) weight of the samples with y = 1
-    count:np.ndarray # (M,) weight of the samples
-
-def _points(p, y, weight):
-    "Return the distinct probabilities with the sums of their samples."
-    at, place = np.unique(p, return_inverse=True)
-    return _Points(at, np.bincount(place, weight*y, len(at)), np.bincount(place, weight, len(at)))
-
-def _isotonic(points):
-    "Return the (M,) values of isotonic regression."
-    from scipy.optimize import isotonic_regression
-    return isotonic_regression(points.hits/points.count, weights=points.count).x.clip(0, 1)
-
-def _arrays(probs, target, sample_weight, ignore_index, validate):
-    "Return confidences, hits and weights of the samples as float64 arrays."
-    samples = check_samples(probs, target, sample_weight, ignore_index, validate)
-    refuse_empty(samples)
-    p, y = (v.double().cpu().numpy() for v in samples.pairs)
-    return p, y, np.ones_like(p) if samples.weight is None else samples.weight.cpu().numpy()
-
 @dataclass(frozen=True, eq=False)
 class CorpCurve:
     """A reliability curve by isotonic regression; `low` and `high` are the band of a calibrated model.
@@ -82,6 +58,30 @@ def corp_curve(
     points = _points(p, y, weight)
     low, high = _band(points, draws, level, seed)
     return CorpCurve(*map(torch.from_numpy, (points.at, _isotonic(points), points.count, low, high)))
+
+def _arrays(probs, target, sample_weight, ignore_index, validate):
+    "Return confidences, hits and weights of the samples as float64 arrays."
+    samples = check_samples(probs, target, sample_weight, ignore_index, validate)
+    refuse_empty(samples)
+    p, y = (v.double().cpu().numpy() for v in samples.pairs)
+    return p, y, np.ones_like(p) if samples.weight is None else samples.weight.cpu().numpy()
+
+class _Points(NamedTuple):
+    at:np.ndarray    # (M,) distinct probabilities, rising
+    hits:np.ndarray  # (M,) weight of the samples with y = 1
+    count:np.ndarray # (M,) weight of the samples
+
+def _points(p, y, weight):
+    "Return the distinct probabilities with the sums of their samples."
+    at, place = np.unique(p, return_inverse=True)
+    return _Points(at, np.bincount(place, weight*y, len(at)), np.bincount(place, weight, len(at)))
+
+def _isotonic(points):
+    "Return the (M,) values of isotonic regression."
+    from scipy.optimize import isotonic_regression
+    return isotonic_regression(points.hits/points.count, weights=points.count).x.clip(0, 1)
+
+_PLACES = 10_000  # distinct probabilities of the band; more are rounded, which changes it less than the draws do
 
 def _band(points, draws, level, seed):
     "Return the (M,) ends of the values of isotonic regression if the labels are drawn from the probabilities."

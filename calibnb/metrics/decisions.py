@@ -18,21 +18,6 @@ from .bins import tie_starts
 from .samples import check_samples, refuse_empty
 
 # %% ../../nbs/10_metrics/06f_decisions.ipynb #fc654c5c
-def _column(probs, target, sample_weight=None, ignore_index=None, validate=True):
-    "Return checked P(y = 1), (N,) bool labels and weights; raise ValueError for more than two classes."
-    samples = check_samples(probs, target, sample_weight, ignore_index, validate)
-    K = samples.probs.shape[1]
-    if K > 2:
-        raise ValueError(f'probs: {K} classes, want P(y = 1) or two classes; for class k against all others, '
-                         'give probs[:, k] and target == k')
-    refuse_empty(samples)
-    weight = torch.ones_like(samples.target, dtype=torch.float64) if samples.weight is None else samples.weight
-    return samples.probs[:, -1], samples.target == 1, weight
-
-def _check_cost(name, cost):
-    "Raise ValueError unless a cost is a positive number."
-    if not (cost > 0 and math.isfinite(cost)): raise ValueError(f'{name}: {cost:g}, want a number above 0')
-
 def cost_threshold(
     cost_fp:float,  # cost of a false positive, above 0
     cost_fn:float,  # cost of a false negative, above 0
@@ -46,6 +31,21 @@ def cost_threshold(
     _check_cost('cost_fp', cost_fp)
     _check_cost('cost_fn', cost_fn)
     return cost_fp/(cost_fp + cost_fn)
+
+def _check_cost(name, cost):
+    "Raise ValueError unless a cost is a positive number."
+    if not (cost > 0 and math.isfinite(cost)): raise ValueError(f'{name}: {cost:g}, want a number above 0')
+
+def _column(probs, target, sample_weight=None, ignore_index=None, validate=True):
+    "Return checked P(y = 1), (N,) bool labels and weights; raise ValueError for more than two classes."
+    samples = check_samples(probs, target, sample_weight, ignore_index, validate)
+    K = samples.probs.shape[1]
+    if K > 2:
+        raise ValueError(f'probs: {K} classes, want P(y = 1) or two classes; for class k against all others, '
+                         'give probs[:, k] and target == k')
+    refuse_empty(samples)
+    weight = torch.ones_like(samples.target, dtype=torch.float64) if samples.weight is None else samples.weight
+    return samples.probs[:, -1], samples.target == 1, weight
 
 # %% ../../nbs/10_metrics/06f_decisions.ipynb #b6fa5fd3
 def _check_thresholds(thresholds):
@@ -175,10 +175,9 @@ def cheapest_threshold(
     tolerance = edge_tolerance(p)
     p, order = p.cpu().sort(stable=True)
     y, weight = y.cpu()[order], weight.cpu()[order]
-    missed = (cost_fn*weight*y).cumsum(0)       # if this and all earlier samples are untreated
-    alarms = (cost_fp*weight*~y).sum() - (cost_fp*weight*~y).cumsum(0)
+    missed, alarms = cost_fn*weight*y, cost_fp*weight*~y  # cost of each sample if untreated, and if treated
     # (N + 1,); entry i is the cost if the first i samples are untreated
-    cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])
+    cost = torch.cat([alarms.sum()[None], missed.cumsum(0) + (alarms.sum() - alarms.cumsum(0))])
     # a threshold cannot separate equal probabilities: it lies at the first of ties, or above all samples
     possible = torch.cat([tie_starts(p, tolerance), p.new_ones(1, dtype=torch.bool)])
     best = torch.where(possible, cost, math.inf).argmin().item()

@@ -37,8 +37,8 @@ def logistic_fit(
     weight = torch.ones_like(inputs[:, 0]) if weight is None else weight
     # columns of a spline are nearly dependent, so the regression is on orthonormal combinations of them
     _, sizes, directions = torch.linalg.svd(torch.linalg.qr(inputs)[1])
-    kept = sizes > 1e-12*sizes[0]
-    basis = directions[kept].T/sizes[kept]
+    nonzero = sizes > 1e-12*sizes[0]
+    basis = directions[nonzero].T/sizes[nonzero]
     z, sign = inputs @ basis, torch.where(y, 1., -1.).double()
     def nll(b): return -(weight*torch.nn.functional.logsigmoid(sign*(z @ b + offset))).sum()
     def hessian(p): return z.T @ ((weight*p*(1 - p))[:, None]*z)
@@ -82,23 +82,6 @@ class Recalibration(NamedTuple):
     in_the_large: Coefficient # intercept with the slope fixed at 1; above 0: probabilities are too low
     left_out: int             # samples with a probability of 0 or 1, which have no log-odds
 
-def _pairs(samples, cluster=None):
-    """Return (N,) confidences, bool hits, and weights and clusters or None on the CPU, sorted: order has no effect.
-
-    Raises ValueError unless both outcomes occur."""
-    refuse_empty(samples)
-    _, hit = samples.pairs
-    p, y = samples.probs.amax(1).double().cpu(), hit.cpu()
-    if y.all() or not y.any():
-        what = f'y = {int(y[0])}' if samples.binary else f'predictions that are {"right" if y[0] else "wrong"}'
-        raise ValueError(f'target: only {what}, and a regression needs both outcomes; give more samples')
-    weight = None if samples.weight is None else samples.weight.cpu()
-    if cluster is not None and len(cluster) != len(p):
-        raise ValueError(f'cluster: {len(cluster)} samples, but {len(p)} have a label; want a number for each')
-    each = weight, None if cluster is None else cluster.cpu()
-    order = torch.from_numpy(np.lexsort([v.numpy() for v in (*each, y, p) if v is not None]))
-    return p[order], y[order], *(None if v is None else v[order] for v in each)
-
 NO_COEFFICIENT = Coefficient(math.nan, math.nan, math.nan)
 _LEAST_RANGE = 1e-6  # of log-odds; below, they are one number and its rounding, and determine no slope
 
@@ -114,7 +97,8 @@ def calibration_slope(
     """Return slope, intercept and calibration-in-the-large of logistic recalibration, with Wald intervals [Cox 1958].
 
     Probabilities of 0 and 1 have no log-odds and are left out, as in `val.prob` of R's rms. With clusters, e.g. of
-    patients, the errors are those of Liang and Zeger [Liang 1986]. Raises ValueError if only one outcome occurs.
+    patients, the standard errors allow for correlation within a cluster [Liang 1986]. Raises ValueError if only one
+    outcome occurs.
 
     >>> from calibnb.metrics import calibration_slope
     >>> line = calibration_slope([.9, .8, .7, .6, .4, .3, .2, .1], [1, 1, 1, 1, 0, 1, 0, 0])
@@ -130,12 +114,13 @@ def calibration_slope(
     p, y, weight, cluster = _pairs(samples, cluster)
     inside, z = (p > 0) & (p < 1), z_quantile(level)
     x, y, weight, cluster = p[inside].logit(), *(None if v is None else v[inside] for v in (y, weight, cluster))
+    left_out = len(p) - len(x)
+    undetermined = Recalibration(*[NO_COEFFICIENT]*3, left_out)
     if cluster is not None:
         cluster = cluster.unique(return_inverse=True)[1]
-        if not cluster.any(): return Recalibration(*[NO_COEFFICIENT]*3, len(p) - len(x))
+        if not cluster.any(): return undetermined
         z *= few_clusters(int(cluster.max()) + 1, level)
-    left_out = len(p) - len(x)
-    if y.all() or not y.any(): return Recalibration(*[NO_COEFFICIENT]*3, left_out)
+    if y.all() or not y.any(): return undetermined
     def coefficients(inputs, offset=0.):
         b, cov = logistic_fit(inputs, y, weight, offset, cluster)
         error = z*cov.diagonal().clamp_min(0).sqrt()
@@ -144,6 +129,23 @@ def calibration_slope(
     has_slope = x.max() - x.min() > _LEAST_RANGE
     intercept, slope = coefficients(torch.stack([ones, x], 1)) if has_slope else [NO_COEFFICIENT]*2
     return Recalibration(slope, intercept, coefficients(ones[:, None], x)[0], left_out)
+
+def _pairs(samples, cluster=None):
+    """Return (N,) confidences, bool hits, and weights and clusters or None on the CPU, sorted: order has no effect.
+
+    Raises ValueError unless both outcomes occur."""
+    refuse_empty(samples)
+    _, hit = samples.pairs
+    p, y = samples.probs.amax(1).double().cpu(), hit.cpu()
+    if y.all() or not y.any():
+        only = f'y = {int(y[0])}' if samples.binary else f'predictions that are {"right" if y[0] else "wrong"}'
+        raise ValueError(f'target: only {only}, and a regression needs both outcomes; give more samples')
+    weight = None if samples.weight is None else samples.weight.cpu()
+    if cluster is not None and len(cluster) != len(p):
+        raise ValueError(f'cluster: {len(cluster)} samples, but {len(p)} have a label; want a number for each')
+    each = weight, None if cluster is None else cluster.cpu()
+    order = torch.from_numpy(np.lexsort([v.numpy() for v in (*each, y, p) if v is not None]))
+    return p[order], y[order], *(None if v is None else v[order] for v in each)
 
 # %% ../../nbs/10_metrics/06g_recalibration.ipynb #0af4cc59
 _KNOTS = {3: (.1, .5, .9), 4: (.05, .35, .65, .95), 5: (.05, .275, .5, .725, .95)}  # quantiles [Harrell 2015]

@@ -83,16 +83,34 @@ class _TopLabelBins(SumMetric):
     def result(self): return bins.table_norm(bins.width_table(self.sums), self.norm)
 
 class ECE(_TopLabelBins):
-    "`metrics.ece` over batches; `norm='max'` gives the MCE."
+    """The `ece` over batches; `norm='max'` gives the MCE.
+
+    >>> from calibnb.metrics.streaming import ECE
+    >>> metric = ECE()
+    >>> metric.update([[.9, .1], [.8, .2]], [0, 1])
+    >>> metric.update([[.3, .7]], [1])
+    >>> metric.compute()
+    tensor(0.4000, dtype=torch.float64)
+    """
     def __init__(self, n_bins=15, *, norm='l1', closed='right', **kwargs):
         super().__init__(n_bins, norm, closed, **kwargs)
 
 class MCE(_TopLabelBins):
-    "`metrics.mce` over batches."
+    """The `mce` over batches.
+
+    >>> from calibnb.metrics.streaming import MCE
+    >>> MCE()([[.9, .1], [.8, .2]], [0, 1])
+    tensor(0.8000, dtype=torch.float64)
+    """
     def __init__(self, n_bins=15, *, closed='right', **kwargs): super().__init__(n_bins, 'max', closed, **kwargs)
 
 class ClasswiseECE(SumMetric):
-    "`metrics.classwise_ece` over batches."
+    """The `classwise_ece` over batches.
+
+    >>> from calibnb.metrics.streaming import ClasswiseECE
+    >>> ClasswiseECE(num_classes=2)([[.9, .1], [.8, .2]], [0, 1])
+    tensor(0.4500, dtype=torch.float64)
+    """
     def __init__(self, num_classes, n_bins=15, **kwargs):
         bins.check_bins(n_bins)
         super().__init__((num_classes, n_bins), **kwargs)
@@ -111,13 +129,28 @@ class MeanMetric(SumMetric):
     def result(self): return self.sums/self.n
 
 class ErrorRate(MeanMetric):
-    "`metrics.error_rate` over batches."
+    """The `error_rate` over batches.
+
+    >>> from calibnb.metrics.streaming import ErrorRate
+    >>> ErrorRate()([[.9, .1], [.8, .2]], [0, 1])
+    tensor(0.5000, dtype=torch.float64)
+    """
     metric = staticmethod(error_rate)
 
 class NLL(MeanMetric):
-    "`metrics.nll` over batches."
+    """The `nll` over batches, in nats.
+
+    >>> from calibnb.metrics.streaming import NLL
+    >>> NLL()([[.9, .1], [.8, .2]], [0, 1])
+    tensor(0.8574, dtype=torch.float64)
+    """
     metric = staticmethod(nll)
 
 class BrierScore(MeanMetric):
-    "`metrics.brier_score` over batches."
+    """The `brier_score` over batches.
+
+    >>> from calibnb.metrics.streaming import BrierScore
+    >>> BrierScore()([[.9, .1], [.8, .2]], [0, 1])
+    tensor(0.6500, dtype=torch.float64)
+    """
     metric = staticmethod(brier_score)

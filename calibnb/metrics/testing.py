@@ -26,46 +26,6 @@ from calibnb.metrics.variants import (
     underconfidence_error
 )
 
-# %% ../../nbs/10_metrics/06b_testing.ipynb #0ed76d55
-_TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,
-                     overconfidence_error, underconfidence_error)  # functions of confidences and hits
-
-def _is_top_label_error(metric, options):
-    "Return True if the metric depends on confidences and hits only."
-    return metric in _TOP_LABEL_ERRORS and not {'k', 'task'} & options.keys()
-
-def _label_cdf(probs):
-    "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."
-    if probs.shape[1] == 1: return probs
-    cdf = probs.cumsum(1)
-    return cdf/cdf[:, -1:]
-
-def _sorted_top_labels(probs):
-    "Return (N, 1) sorted confidences (cheap to sort again), (N, 1) probabilities of a hit, and the row numbers."
-    top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
-    order = random_order(probs)
-    order = order[top[order, 0].argsort(stable=True)]
-    return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
-
-def _draw_labels(cdf, draw):
-    "Draw (n,) int64 labels from the cumulative probabilities of `_label_cdf`."
-    u = torch.from_numpy(draw.random((len(cdf), 1)))
-    if cdf.shape[1] == 1: return (u < cdf)[:, 0].long()
-    return (u >= cdf).sum(1).clamp_max(cdf.shape[1] - 1)
-
-def _calibrated_values(value, probs, cdf, weight, draws, resample, seed):
-    "Return (draws,) float64 values of the metric, with labels drawn from the predictions."
-    draw, n, values = np.random.default_rng(seed), len(probs), []
-    drawn = probs, cdf, weight
-    for _ in range(draws):
-        if resample:
-            times = np.bincount(draw.integers(n, size=n), minlength=n)
-            rows = torch.from_numpy(np.arange(n).repeat(times))  # in sorted order
-            drawn = [None if v is None else v.index_select(0, rows) for v in (probs, cdf, weight)]
-        p, chances, w = drawn
-        values.append(value(p, _draw_labels(chances, draw), w))
-    return torch.tensor(values, dtype=torch.float64, device='cpu')
-
 # %% ../../nbs/10_metrics/06b_testing.ipynb #b5618177
 def consistency_test(
     metric,              # a function (probs, target, **options) -> number, larger for worse calibration, e.g. `ece`
@@ -94,16 +54,56 @@ def consistency_test(
     samples = over_samples(lambda s: s, probs, target, sample_weight=sample_weight, ignore_index=ignore_index)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
     flat = as_tensor(probs).ndim == 1  # the metric gets probabilities of the shape that the user passed
-    def value(p, y, w):
-        weighted = options if w is None else options | dict(sample_weight=w)
+    def value(p, y, weight):
+        weighted = options if weight is None else options | dict(sample_weight=weight)
         return float(metric(p[:, 0] if flat else p, y, **weighted))
     observed = value(samples.probs, samples.target, samples.weight)
-    scores, weight = samples.probs.double().cpu(), None if samples.weight is None else samples.weight.cpu()
-    p, cdf, order = scores, _label_cdf(scores), slice(None)
-    if _is_top_label_error(metric, options): p, cdf, order = _sorted_top_labels(scores)
+    columns, weight = samples.probs.double().cpu(), None if samples.weight is None else samples.weight.cpu()
+    if _is_top_label_error(metric, options): p, cdf, order = _sorted_top_labels(columns)
+    else: p, cdf, order = columns, _label_cdf(columns), slice(None)
     null = _calibrated_values(value, p, cdf, None if weight is None else weight[order], draws, resample, seed)
     return Measure.of(observed, len(samples), floor=null.nanmean().item(), p=monte_carlo_p(null, observed),
                       floor_high=null.nanquantile(.95, interpolation='higher').item())
+
+def _calibrated_values(value, probs, cdf, weight, draws, resample, seed):
+    "Return (draws,) float64 values of the metric, with labels drawn from the predictions."
+    draw, n, values = np.random.default_rng(seed), len(probs), []
+    resampled = probs, cdf, weight
+    for _ in range(draws):
+        if resample:
+            times = np.bincount(draw.integers(n, size=n), minlength=n)
+            picked = torch.from_numpy(np.arange(n).repeat(times))  # in sorted order
+            resampled = [None if v is None else v.index_select(0, picked) for v in (probs, cdf, weight)]
+        rows_p, rows_cdf, rows_weight = resampled
+        values.append(value(rows_p, _draw_labels(rows_cdf, draw), rows_weight))
+    return torch.tensor(values, dtype=torch.float64, device='cpu')
+
+def _label_cdf(probs):
+    "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."
+    if probs.shape[1] == 1: return probs
+    cdf = probs.cumsum(1)
+    return cdf/cdf[:, -1:]
+
+def _draw_labels(cdf, draw):
+    "Draw (n,) int64 labels from the cumulative probabilities of `_label_cdf`."
+    u = torch.from_numpy(draw.random((len(cdf), 1)))
+    if cdf.shape[1] == 1: return (u < cdf)[:, 0].long()
+    return (u >= cdf).sum(1).clamp_max(cdf.shape[1] - 1)
+
+# %% ../../nbs/10_metrics/06b_testing.ipynb #0ed76d55
+_TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,
+                     overconfidence_error, underconfidence_error)  # functions of confidences and hits
+
+def _is_top_label_error(metric, options):
+    "Return True if the metric depends on confidences and hits only."
+    return metric in _TOP_LABEL_ERRORS and not {'k', 'task'} & options.keys()
+
+def _sorted_top_labels(probs):
+    "Return (N, 1) sorted confidences (cheap to sort again), (N, 1) probabilities of a hit, and the row numbers."
+    top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
+    order = random_order(probs)
+    order = order[top[order, 0].argsort(stable=True)]
+    return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #9d70cbc8
 @sample_metric()
@@ -125,9 +125,9 @@ def ks_test(
     conf, sums, deviation = cumulative_errors(samples, k, ranks)
     value, n = sums.abs().amax().item(), len(conf)
     walk = (conf*(1 - conf).clamp_min(0)).sum().sqrt().item()/n
-    p = brownian_tail(value/walk) if walk else float(value == 0)
+    p_value = brownian_tail(value/walk) if walk else float(value == 0)
     floors = dict(floor=math.sqrt(math.pi/2)*walk, floor_high=brownian_quantile(.95)*walk)
-    return Measure.of(value, n, ks_interval(sums, deviation, .95), p=p, **floors)
+    return Measure.of(value, n, ks_interval(sums, deviation, .95), p=p_value, **floors)
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #b84ff413
 _ALL_PAIRS = 2**12  # up to this number of samples, all pairs are used
@@ -145,7 +145,7 @@ def kernel_width(
     probs:Tensor,  # (N, K)
     seed:int=0,    # of the draw of a thousand samples from a larger set
 )->float:          # 1 if all predictions are equal
-    "Return the median distance between two predictions; if the median is 0, the mean of the positive distances."
+    "Return the median distance of two predictions; if the median is 0, the mean of the positive distances."
     if len(probs) > 1000:
         order = random_order(probs, seed=seed)
         probs = probs[order[:1000].to(probs.device)]
@@ -156,7 +156,7 @@ def kernel_width(
     return median if median > 0 else positive.mean().item()
 
 def _h(p, r, q, s, width):
-    "Return (..., n, m) float64 k(p, q) r . s of predictions p, q and residuals r, s."
+    "Return (..., n, m) float64 exp(-|p - q|/width) r . s of predictions p, q and residuals r, s."
     return _distances(p, q).div_(-width).exp_()*(r @ s.transpose(-1, -2))
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #e9343245
@@ -166,14 +166,14 @@ def _block_values(p, r, width, block, seed):
     order = random_order(torch.cat([p, r], 1), seed=seed)[:n_blocks*block]
     p, r = (v[order.to(v.device)].reshape(n_blocks, block, -1) for v in (p, r))
     def mean(q, s): return (_h(q, s, q, s, width).sum((1, 2)) - s.square().sum((1, 2)))/(block*(block - 1))
-    size = max(1, _CHUNK//block**2)
-    return torch.cat([mean(q, s) for q, s in zip(p.split(size), r.split(size))]).cpu()
+    chunk = max(1, _CHUNK//block**2)
+    return torch.cat([mean(q, s) for q, s in zip(p.split(chunk), r.split(chunk))]).cpu()
 
 def _h_rows(p, r, width):
     "Yield slices of rows, and h between these rows and all samples."
-    size = max(1, _CHUNK//len(p))
-    for start in range(0, len(p), size):
-        rows = slice(start, start + size)
+    chunk = max(1, _CHUNK//len(p))
+    for start in range(0, len(p), chunk):
+        rows = slice(start, start + chunk)
         yield rows, _h(p[rows], r[rows], p, r, width)
 
 def _pair_sums(p, r, width):
@@ -214,9 +214,9 @@ def skce(
     >>> skce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], bandwidth=.5)
     tensor(-0.0050, dtype=torch.float64)
     """
-    p, r, width, size = _kernel_inputs(samples, bandwidth, block, seed)
+    p, r, width, block = _kernel_inputs(samples, bandwidth, block, seed)
     if len(p) < 2: return p.new_tensor(math.nan).cpu()
-    if size < len(p): return _block_values(p, r, width, size, seed).mean()
+    if block < len(p): return _block_values(p, r, width, block, seed).mean()
     return _pair_sums(p, r, width)[0].sum()/(len(p)*(len(p) - 1))
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #6d488021
@@ -227,16 +227,16 @@ def _normal_interval(value, variance, level, dof=None):
     half_width = quantile*math.sqrt(max(variance, 0.))
     return max(value - half_width, 0.), max(value + half_width, 0.)
 
-def _moments(p, r, width, size, seed):
+def _moments(p, r, width, block, seed):
     "Return the estimate, its variance, and the degrees of freedom of few blocks; raise ValueError for too few samples."
     n = len(p)
     if n < 3: raise ValueError(f'probs: {n} samples, want at least 3 for an interval or a test')
-    if size < n < 2*size: raise ValueError(f'block: {size}, want at most {n//2}, so that there are two blocks')
+    if block < n < 2*block: raise ValueError(f'block: {block}, want at most {n//2}, so that there are two blocks')
     # one miss more than was seen, with a residual of at most this square, changes the estimate by two terms
     largest, bias = 1 if r.shape[1] == 1 else 2, r.mean(0).square().sum().item()
     one_more = 4*bias*largest/n**2 + 2*(largest/(n*(n - 1)))**2
-    if size < n:
-        values = _block_values(p, r, width, size, seed)
+    if block < n:
+        values = _block_values(p, r, width, block, seed)
         return values.mean().item(), values.var().item()/len(values) + one_more, len(values) - 1
     rows, squares = _pair_sums(p, r, width)
     each = rows/(n - 1)
@@ -272,14 +272,14 @@ def _bootstrap_null(p, r, width, draws, seed):
     n, diagonal = len(p), r.square().sum(1).cpu()
     draw, counts = torch.Generator().manual_seed(seed), torch.zeros(draws, n, dtype=torch.float64, device='cpu')
     for row in counts: row.copy_(torch.randint(n, (n,), generator=draw, device='cpu').bincount(minlength=n))
-    quadratic, total = 0., []
+    quadratic, sums = 0., []
     for rows, h in _h_rows(p, r, width):
         h = h.cpu()
         quadratic = quadratic + (counts[:, rows] @ h*counts).sum(1)
-        total.append(h.sum(1))
-    total = torch.cat(total)
-    statistic = (total.sum() - diagonal.sum())/(n - 1)**2 - total.sum()/n**2
-    return statistic.item(), (quadratic - counts @ diagonal)/(n*(n - 1)) - 2*(counts @ total)/n**2
+        sums.append(h.sum(1))
+    sums = torch.cat(sums)
+    statistic = (sums.sum() - diagonal.sum())/(n - 1)**2 - sums.sum()/n**2
+    return statistic.item(), (quadratic - counts @ diagonal)/(n*(n - 1)) - 2*(counts @ sums)/n**2
 
 @sample_metric()
 def skce_test(
@@ -300,9 +300,9 @@ def skce_test(
     '0.03, p = 0.002'
     """
     check_resamples(draws, 'draws')
-    p, r, width, size = _kernel_inputs(samples, bandwidth, block, seed)
-    value, variance, dof = _moments(p, r, width, size, seed)
-    if size == len(p):
+    p, r, width, block = _kernel_inputs(samples, bandwidth, block, seed)
+    value, variance, dof = _moments(p, r, width, block, seed)
+    if block == len(p):
         statistic, null = _bootstrap_null(p, r, width, draws, seed)
         p_value = (1 + (null >= statistic).sum().item())/(1 + draws)
     else: p_value = 1 - NormalDist().cdf(value/math.sqrt(variance))

@@ -142,14 +142,19 @@ def ks_error(
 def brownian_cdf(
     x:float,  # at least 0
 )->float:
-    "Return the probability that |B(t)| stays below x on [0, 1], accurate to 1e-12."
+    """Return the probability that |B(t)| stays below x on [0, 1], accurate to 1e-12.
+
+    >>> from calibnb.metrics.variants import brownian_cdf
+    >>> round(brownian_cdf(2.2414), 4)
+    0.95
+    """
     if x <= .05: return 0.  # exp(-pi^2/(8*.05^2)) < 1e-200
     if x > 9: return 1.     # by the reflection principle, P(max |B| > 9) < 4*Phi(-9) < 1e-18
-    terms = ((-1)**k/(2*k + 1)*math.exp(-((2*k + 1)*math.pi/x)**2/8) for k in range(max(4, math.ceil(3*x))))
+    terms = ((-1)**j/(2*j + 1)*math.exp(-((2*j + 1)*math.pi/x)**2/8) for j in range(max(4, math.ceil(3*x))))
     return min(4/math.pi*sum(terms), 1.)  # the sum may exceed 1 by rounding
 
 def brownian_tail(x:float)->float:
-    "Return the probability that |B(t)| reaches x on [0, 1]; small ones by the reflection principle."
+    "Return the probability that |B(t)| reaches x on [0, 1]; from x = 2, by the reflection principle."
     if x < 2: return 1 - brownian_cdf(x)
     return 2*(math.erfc(x/math.sqrt(2)) - math.erfc(3*x/math.sqrt(2)))
 
@@ -275,10 +280,10 @@ def _contribution_variance(samples, gap, n_bins):
     total, squares, N = 0., 0., len(samples)
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
     first = n_bins*torch.arange(len(gap), device=samples.probs.device)
-    for p, y in chunks(samples.probs, samples.target):
-        g = flat[bin_ids(p, n_bins) + first]
-        p, hit = p.double(), (y[:, None] == first//n_bins + samples.binary).double()
-        each = (2*g*(hit - p) - g.square()).mean(1)
+    for rows, labels in chunks(samples.probs, samples.target):
+        g = flat[bin_ids(rows, n_bins) + first]
+        hit = (labels[:, None] == first//n_bins + samples.binary).double()
+        each = (2*g*(hit - rows.double()) - g.square()).mean(1)
         total, squares = total + each.sum(), squares + each.square().sum()
     return max((squares/N - (total/N)**2).item(), 0.)
 
@@ -295,11 +300,11 @@ def _calibrated_hits(samples, n_bins, draws, seed):
     draw, K = torch.Generator().manual_seed(seed), samples.probs.shape[1]
     first, no_hit = n_bins*torch.arange(K, device='cpu'), K*n_bins  # first bin of each class, and an extra cell
     hits = torch.zeros(draws, no_hit + 1, dtype=torch.float32, device='cpu')
-    for p in samples.probs.split(max(1, 2**20//max(draws, K))):
-        cells = bin_ids(p, n_bins).cpu() + first
+    for rows in samples.probs.split(max(1, 2**20//max(draws, K))):
+        cells = bin_ids(rows, n_bins).cpu() + first
         cells = F.pad(cells, (0, 1), value=no_hit)  # extra cell: binary samples with y = 0
-        p = p.double().cpu()
-        cdf, u = p.cumsum(1), torch.rand(len(p), draws, generator=draw, dtype=torch.float64, device='cpu')
+        cdf = rows.double().cpu().cumsum(1)
+        u = torch.rand(len(rows), draws, generator=draw, dtype=torch.float64, device='cpu')
         label = torch.searchsorted(cdf, u if samples.binary else u*cdf[:, -1:], right=True)
         cells = cells.gather(1, label).T
         hits.scatter_add_(1, cells, torch.ones_like(cells, dtype=hits.dtype))
@@ -347,11 +352,9 @@ def canonical_ce(
 )->Tensor:                      # 0-d float64 in [0, 2]; nan for one sample
     """Return the mean over samples of the sum over classes of |local frequency - probability|^p [Popordanoska 2022].
 
-    A binary task uses the gap of class 1 only, like `kde_ece`. With ten or more classes, most samples have few
-    neighbours within the kernel, so noise dominates: the error of calibrated models with 10 classes and 2,000 samples
-    is .88. Compare only errors with the same number of samples, or use the p value of `consistency_test`. The bootstrap
-    is not valid, because resamples repeat samples. The cost is O(N² K), about 80 s on a CPU for 20,000 samples and
-    1,000 classes. Above 50,000 samples the function warns; `smooth_ece` of the top label costs O(N).
+    A binary task uses the gap of class 1 only, like `kde_ece`. With ten or more classes, noise dominates: compare only
+    errors with the same number of samples, or use `consistency_test`. The bootstrap is not valid, because resamples
+    repeat samples. The cost is O(N² K), about 80 s on a CPU for 20,000 samples and 1,000 classes.
 
     >>> from calibnb.metrics import canonical_ce
     >>> canonical_ce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], bandwidth=.5)

@@ -29,8 +29,13 @@ def import_ipywidgets():
     except ImportError: raise ImportError("ipywidgets: not installed; pip install 'calibnb[notebooks]'") from None
     return ipywidgets
 
-def new_figure(width, height):
-    "Make a figure outside pyplot, without a layout engine."
+def new_figure(width, height): # inches
+    """Return a figure outside pyplot, without a layout engine.
+
+    >>> from calibnb.widgets.explorer import new_figure
+    >>> new_figure(4, 2).get_size_inches().tolist()
+    [4.0, 2.0]
+    """
     return Figure((width, height), dpi=100, layout='none')
 
 def _text(artist): return artist.get_text() if hasattr(artist, 'get_text') else None
@@ -114,7 +119,14 @@ class Explorer:
     """A figure below its controls, in the output of a cell.
 
     `controls` are the ipywidgets by name, `caption` is the text above the figure, and `seconds` is the time to draw the
-    last picture (nan before the first)."""
+    last picture (nan before the first).
+
+    >>> from calibnb.widgets import simplex_explorer
+    >>> explorer = simplex_explorer(steps=4)
+    >>> explorer.set(gamma=1.)
+    >>> explorer.values['gamma']
+    1.0
+    """
     def __init__(self,
         controls:dict, # name -> ipywidgets control
         stage,         # called with the values of the controls; returns a matplotlib Figure
@@ -181,10 +193,19 @@ class Explorer:
 
 # %% ../../nbs/80_widgets/01_explorer.ipynb #d1f44559
 class View:
-    """The content of an explorer.
+    """The controls, the stage and the changing artists of an explorer.
 
     A subclass defines `controls`, `stage` and `fill`, and also `staged` if the stage depends on the controls, and
-    `shown` if some controls are hidden."""
+    `shown` if some controls are hidden.
+
+    >>> from calibnb.widgets.explorer import View, new_figure
+    >>> class Empty(View):
+    ...     def controls(self): return {}
+    ...     def stage(self): return new_figure(4, 2)
+    ...     def fill(self, fig): return 'nothing to move'
+    >>> Empty().explorer().picture()[1]
+    'nothing to move'
+    """
     def controls(self)->dict:
         "Return the ipywidgets controls by name."
         raise NotImplementedError(f'{type(self).__name__}: no controls, want a method controls() -> {{name: control}}')

@@ -94,12 +94,12 @@ class _LossView(View):
         return fig
 
     def fill(self, fig, losses, classes, **strengths):
-        ce, slope = self.curve('ce', None, classes)
+        ce, ce_gradient = self.curve('ce', None, classes)
         factors = []
         for name in losses:
             strength = strengths.get(name)
             loss, gradient = self.curve(name, strength, classes)
-            style, factor = loss_style(name, **_options(name, strength)), gradient/slope
+            style, factor = loss_style(name, **_options(name, strength)), gradient/ce_gradient
             for ax, y in zip(fig.axes, (loss, loss/ce, factor)): ax.plot(self.p, y, **style)
             factors.append(f'{style["label"]} {factor[_MIDDLE].item():.2f}')
         if losses: fig.axes[0].legend(ncols=1 + (len(losses) > 5))

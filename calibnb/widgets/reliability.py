@@ -89,17 +89,6 @@ class _ReliabilityView(View):
                 f'{ece_T} at temperature {temperature:.3g}')
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #53c558c4
-def _check_sets(preds, val, names):
-    "Raise TypeError or ValueError unless `preds` and `val` are Predictions, and the numbers of classes agree."
-    for name, given in dict(preds=preds, val=val).items():
-        omitted = name == 'val' and given is None
-        if not isinstance(given, Predictions) and not omitted:
-            raise TypeError(f'{name}: {type(given).__name__}, want calibnb.Predictions(logits, target)')
-    K = preds.num_classes
-    if names is not None and len(names) != K: raise ValueError(f'names: {len(names)}, want {K}, one for each class')
-    if val is not None and val.num_classes != K:
-        raise ValueError(f'val: {val.num_classes} classes, want {K} as in preds')
-
 def reliability_explorer(
     preds:Predictions,          # predictions to show
     val:Predictions|None=None,  # predictions to fit the initial temperature on; None: start at 1
@@ -125,3 +114,14 @@ def reliability_explorer(
     fitted = 1. if val is None else nll_temperature(val.class_logits, val.target)
     if names is None: names = range(preds.num_classes)
     return _ReliabilityView(preds, fitted, [str(name) for name in names], n_bins).explorer()
+
+def _check_sets(preds, val, names):
+    "Raise TypeError or ValueError unless `preds` and `val` are Predictions, and the numbers of classes agree."
+    for name, given in dict(preds=preds, val=val).items():
+        omitted = name == 'val' and given is None
+        if not isinstance(given, Predictions) and not omitted:
+            raise TypeError(f'{name}: {type(given).__name__}, want calibnb.Predictions(logits, target)')
+    K = preds.num_classes
+    if names is not None and len(names) != K: raise ValueError(f'names: {len(names)}, want {K}, one for each class')
+    if val is not None and val.num_classes != K:
+        raise ValueError(f'val: {val.num_classes} classes, want {K} as in preds')
