@@ -32,8 +32,8 @@ def _percent(value): return FORMATS['ece'].percent(value)
 def numbers(found:Evaluation)->dict[str, str]:
     """Return {name: text} of the ECE with its interval, the ECE by chance, and the NLL before and after calibration.
 
-    For binary predictions, the ECE judges P(y = 1), and a fourth number is the top-label ECE. For two columns, the
-    fourth number is the ECE of P(y = 1); for stated confidences, the share of correct answers."""
+    Some predictions have a further number. Binary: the top-label ECE, since the ECE judges P(y = 1). Two columns: the
+    ECE of P(y = 1). Stated confidences: the share of correct answers."""
     first, row = found.rows[UNCALIBRATED], found.recommended
     ece, label = first['ece'], first.get('top_label_ece')
     nll = nll_words(found.rows[UNCALIBRATED]['nll'])
@@ -67,8 +67,8 @@ def check_lines(found:Evaluation)->list[str]:
     """Return a line that counts the outcomes of the checks, then a line for each issue and the tips `_CHANGES_NUMBERS`.
 
     The first line also names the other tips."""
-    counts = {status: sum(c.status == status for c in found.checks) for status in STATUSES}
     if not found.checks: return []
+    counts = {status: sum(c.status == status for c in found.checks) for status in STATUSES}
     listed = [c for c in found.checks if c.status == 'issue' or c.status == 'tip' and c.code in _CHANGES_NUMBERS]
     tips = ', '.join(f'{c.code} {c.title}' for c in found.checks if c.status == 'tip' and c not in listed)
     line = 'Checks: ' + ', '.join(_counted(n, status) for status, n in counts.items() if n)

@@ -89,8 +89,8 @@ class ClassErrors:
         return pd.DataFrame(columns, index=pd.Index(self.names, name='class')).iloc[self.order]
 
 # %% ../../nbs/40_evaluate/06e_by_class.ipynb #b1c1a50d
-_SHOWN = 8   # classes in the report
-_BINS = 20   # of a small diagram, at most
+_SHOWN = 8        # classes in the report
+_MOST_BINS = 20  # of a small diagram
 
 def class_errors(found:Evaluation)->dict[str, ClassErrors]:
     "Return the errors of the uncalibrated and of the recommended row; {} for two classes, and with sampling weights."
@@ -118,7 +118,7 @@ def class_data(found:Evaluation, errors:dict[str, ClassErrors])->list[dict]:
     "Return name, size, errors and bins of the classes that the report shows, as JSON types."
     if not errors: return []
     first = errors[UNCALIBRATED]
-    def about(row, k): return dict(lines=_lines(errors[row], k), bins=_bins(found.scored[row].classes[:, k]))
+    def about(row, k): return dict(lines=_lines(errors[row], k), bins=_diagram_bins(found.scored[row].classes[:, k]))
     return [dict(name=first.names[k], n=f'{first.n[k].item():,} samples', rows={row: about(row, k) for row in errors})
             for k in first.order[:_SHOWN]]
 
@@ -128,10 +128,10 @@ def _lines(errors, k):
     lines = [f'{name} {FORMATS["classwise_ece"].percent(v[k].item())}' for name, v in shown.items() if v is not None]
     return lines + ['miscalibrated']*(k in errors.beyond)
 
-def _bins(sums):
-    "Return the bins of a class with samples, from its (4, M) sums; many narrow bins are merged."
+def _diagram_bins(sums):
+    "Return the bins of a class as `page.diagram_bins` does, from its (4, M) sums; many narrow bins are merged."
     M = sums.shape[1]
-    wide = math.ceil(M/_BINS)
+    wide = math.ceil(M/_MOST_BINS)
     number, hits, confs, _ = F.pad(sums, (0, -M % wide)).view(4, -1, wide).sum(2)
     low, high = proportion_interval(hits, number)
     def short(value): return round(float(value), 5)

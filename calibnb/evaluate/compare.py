@@ -33,8 +33,8 @@ def _differences(old, new, rows, level):
     def pair(values): return [values(preds).cpu()[rows] for preds in (old, new)]
     wrong = pair(lambda preds: ~preds.hit)
     probs, target = pair(lambda preds: preds.probs), pair(lambda preds: preds.target)
-    if old.binary: binned = [(p[:, 0].clamp(0, 1), y == 1) for p, y in zip(probs, target)]
-    else: binned = [(p.amax(1).clamp(0, 1), ~w) for p, w in zip(probs, wrong)]
+    if old.binary: judged = [(p[:, 0].clamp(0, 1), y == 1) for p, y in zip(probs, target)]
+    else: judged = [(p.amax(1).clamp(0, 1), ~w) for p, w in zip(probs, wrong)]
     conf = [c.double().clamp(0, 1) for c in pair(lambda preds: preds.conf)]
     scores = dict(nll=pair(lambda preds: preds.nll)) | {
         name: [score.of_samples(p, y) for p, y in zip(probs, target)]
@@ -48,7 +48,7 @@ def _differences(old, new, rows, level):
              for name, each in scores.items()}
     found['nll'] = replace(found['nll'], seen=bool(wrong[0].any() or wrong[1].any()))
     return dict(error=rate_difference(*wrong, level, **design), **found,
-                ece=ece_difference(*binned, level=level, **design))
+                ece=ece_difference(*judged, level=level, **design))
 
 def _amount(measure, value):
     "Format a difference with its unit."
@@ -126,7 +126,8 @@ class ModelComparison:
     def _undecided(self, name):
         "Return a sentence with the number of samples that would decide."
         d, margin = self.differences[name], self.margins[name]
-        if math.isnan(d.value): return f'{_name(name)} is infinite for both models, so it cannot be compared.'
+        if math.isnan(d.value):
+            return f'{_name(name)} is infinite for both models (labels have probability 0), so it cannot be compared.'
         if not d.seen: return f'{self.n:,} samples without a miss cannot decide {_name(name)}: give more samples.'
         n, start = d.needed(margin), f'{self.n:,} samples cannot decide {_name(name)}'
         return f'{start}; {n:,} samples would.' if n else f'{start}, nor would {100*self.n:,}.'
@@ -294,11 +295,12 @@ def compare_models(
         notes.append(f'{len(old) - distinct:,} of {len(old):,} rows repeat an earlier row of both models; intervals '
                      f'count {distinct:,} rows')
     notes += [_infinite_note(name, preds) for name, preds in dict(old=old, new=new).items() if preds.nll.isinf().any()]
-    found = groupings(old, by, least) if by else []
-    rows = {name: ids for g in found for name, ids in zip(g.names, g.members().T)}
-    level = 1 - ALPHA/max(1, len(rows))
-    slices = {name: _differences(old, new, np.flatnonzero(inside), level) for name, inside in rows.items()}
-    return ModelComparison(len(old), _differences(old, new, slice(None), .95), margins, slices, level,
-                           notes + [g.note for g in found if g.note],
-                           None if old.cluster is None else int(old.cluster.max()) + 1, old.weight is not None,
-                           (old, replace(new, cluster=old.cluster, weight=old.weight)))
+    by_column = groupings(old, by, least) if by else []
+    notes += [g.note for g in by_column if g.note]
+    members = {name: inside for g in by_column for name, inside in zip(g.names, g.members().T)}
+    level = 1 - ALPHA/max(1, len(members))
+    slices = {name: _differences(old, new, np.flatnonzero(inside), level) for name, inside in members.items()}
+    clusters = None if old.cluster is None else int(old.cluster.max()) + 1
+    return ModelComparison(len(old), _differences(old, new, slice(None), .95), margins, slices, level, notes, clusters,
+                           weighted=old.weight is not None,
+                           preds=(old, replace(new, cluster=old.cluster, weight=old.weight)))

@@ -22,7 +22,8 @@ def _model(name, preds, ece):
     "Return the diagrams of a model as JSON types."
     scored = Scored.of(preds)
     bins = {str(M): diagram_bins(scored, M) for M in BINNINGS}
-    return dict(name=name, ece=f'{FORMATS["ece"].percent(ece)} (15 bins)', bins=bins, corp=diagram_curve(scored))
+    ece_text = f'{FORMATS["ece"].percent(ece)} ({scored.n_bins} bins)'
+    return dict(name=name, ece=ece_text, bins=bins, corp=diagram_curve(scored))
 
 def _difference(found, measure):
     "Return a difference with its interval and margin, as numbers and as text; None for a number that is not finite."
@@ -41,7 +42,8 @@ def comparison_data(
     old, new = found.preds
     ece = found.differences['ece']
     models = [_model('old', old, ece.old), _model('new', new, ece.new)]
-    return dict(words=Scored.of(old[:1]).judged.words, bins='15', models=models,
+    one = Scored.of(old[:1])
+    return dict(words=one.judged.words, bins=str(one.n_bins), models=models,
                 differences=[_difference(found, name) for name in found.differences])
 
 # %% ../../nbs/40_evaluate/13b_comparison_page.ipynb #c0a9e00a

@@ -38,8 +38,8 @@ class ExpectedAccuracy:
     n: int                       # samples without labels
     labelled_accuracy: float     # accuracy on the labelled samples
     n_labelled: int
-    p_confidence: float          # p-value of the test that the confidences are alike
-    p_classes: float             # p-value of the test that the predicted classes are alike
+    p_confidence: float          # p value of the test that the confidences are alike
+    p_classes: float             # p value of the test that the predicted classes are alike
 
     @property
     def trustworthy(self)->bool:
@@ -48,7 +48,7 @@ class ExpectedAccuracy:
 
     @property
     def differing(self)->dict[str, float]:
-        "The p-values of the properties that differ beyond chance between the two kinds of samples."
+        "The p values of the properties that differ beyond chance between the two kinds of samples."
         tested = {'confidences': self.p_confidence, 'predicted classes': self.p_classes}
         return {name: p for name, p in tested.items() if p < _LEVEL/2}
 
@@ -104,7 +104,7 @@ def expected_accuracy(
 def _count(values): return torch.tensor([len(values)], dtype=torch.float64, device='cpu')
 
 def _p_of_confidences(new:Tensor, known:Tensor)->float:
-    "Return the p-value of Kolmogorov and Smirnov's test; confidences that differ by rounding are tied."
+    "Return the p value of the Kolmogorov-Smirnov test; confidences that differ by rounding are tied."
     from scipy.stats import ks_2samp
     values, order = torch.cat([new, known]).sort()
     ranks = torch.empty_like(order)
@@ -112,7 +112,7 @@ def _p_of_confidences(new:Tensor, known:Tensor)->float:
     return float(ks_2samp(*(part.numpy() for part in ranks.split([len(new), len(known)])), method='asymp').pvalue)
 
 def _p_of_classes(new, known)->float:
-    "Return the p-value of a chi-squared test of the predicted classes; classes that nobody predicts are left out."
+    "Return the p value of a chi-squared test of the predicted classes; classes that nobody predicts are left out."
     from scipy.stats import chi2_contingency
     counts = torch.stack([first_argmax(p).bincount(minlength=p.shape[1]) for p in (new, known)])
     counts = counts[:, counts.sum(0) > 0]

@@ -81,9 +81,9 @@ def page_data(
     rows = dict.fromkeys([UNCALIBRATED, found.recommended])
     diagrams = {row: {str(M): diagram_bins(found.scored[row], M, numbered) for M in BINNINGS} for row in rows}
     for row, of_row in diagrams.items(): of_row['corp'] = diagram_curve(found.scored[row])
-    n_bins = found.scored[UNCALIBRATED].n_bins
-    return dict(diagrams=diagrams, order=list(rows), bins=str(n_bins if n_bins in BINNINGS else 15), dots=_dots(found),
-                words=found.scored[UNCALIBRATED].judged.words)
+    given = found.scored[UNCALIBRATED]
+    first = given.n_bins if given.n_bins in BINNINGS else BINNINGS[1]
+    return dict(diagrams=diagrams, order=list(rows), bins=str(first), dots=_dots(found), words=given.judged.words)
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #85403086
 def _tiles(found, command):

@@ -7,7 +7,6 @@ __all__ = ['signed_residuals', 'check_tie', 'as_good_as_best']
 
 # %% ../../nbs/40_evaluate/06_ranking.ipynb #17076cce
 import math
-from functools import partial
 from itertools import combinations
 
 import torch
@@ -76,29 +75,25 @@ def as_good_as_best(
 )->dict[str, list[str]]:
     "Return, for each metric, the rows that are not significantly worse than any other row, the smallest first."
     residuals, found = {row: signed_residuals(s) for row, s in scored.items()}, {}
-    covariance_of = partial(_covariance, cluster=next(iter(scored.values())).cluster)
+    cluster = next(iter(scored.values())).cluster
+    def covariance(metric, order):
+        "Return the covariance of a measure of the rows in this order; None if it is not known."
+        if metric == 'classwise_ece': return _interval_variances([rows[row][metric] for row in order])
+        if metric == 'top_label_ece': values = [signed_residuals(scored[row], top_label=True) for row in order]
+        elif metric.startswith('ece') or metric in ('ada_ece', 'smooth_ece'): values = [residuals[row] for row in order]
+        else: values = [scored[row].per_sample()[metric] for row in order]
+        return _covariance(values, cluster)
     for metric in next(iter(rows.values())):
         values = {row: measures[metric].value for row, measures in rows.items()}
         finite = [(row, value) for row, value in values.items() if value is not None]
-        values = dict(sorted(finite, key=lambda item: item[1]))
-        if not values:  # the value of every row is infinite
-            found[metric] = []
-            continue
-        if metric == 'classwise_ece':
-            measures = [rows[row][metric] for row in values]
-            if measures[0].interval is None:  # with clusters nothing says which rows are worse
-                found[metric] = []
-                continue
-            covariance = _interval_variances(measures)
-        elif metric == 'top_label_ece':
-            covariance = covariance_of([signed_residuals(scored[row], top_label=True) for row in values])
-        elif metric.startswith('ece') or metric in ('ada_ece', 'smooth_ece'):
-            covariance = covariance_of([residuals[row] for row in values])
-        else: covariance = covariance_of([scored[row].per_sample()[metric] for row in values])
-        found[metric] = _not_significantly_worse(values, covariance, tie_nll if metric == 'nll' else _ROUNDING)
+        ranked = dict(sorted(finite, key=lambda item: item[1]))
+        known = covariance(metric, ranked) if ranked else None  # nothing is ranked if every value is infinite
+        tie = tie_nll if metric == 'nll' else _ROUNDING
+        found[metric] = [] if known is None else _not_significantly_worse(ranked, known, tie)
     return found
 
 def _interval_variances(measures):
-    "Return a diagonal covariance from 95 % intervals."
+    "Return a diagonal covariance from 95 % intervals; None without intervals, as with clusters."
+    if measures[0].interval is None: return None
     widths = [(m.interval[1] - m.interval[0])/(2*z_quantile()) for m in measures]
     return torch.tensor(widths, dtype=torch.float64, device='cpu').square().diag()
