@@ -19,7 +19,7 @@ from ..core.plugins import HINT, UnknownName, load_plugins, user_registered
 from ..core.settings import Settings
 from ..losses.modules import SAMPLE_OPTIONS, loss_options, make_loss
 from ..data.cache import MissingData
-from ..data.sets import check_data, data_fingerprint, data_input, data_options
+from ..data.sets import check_data, data_fingerprint, data_options
 from ..models.named import model_options
 from ..train.recipe import Recipe
 from ..train.recorders import recorders
@@ -143,7 +143,6 @@ class RunIdentity:
     name:str              # readable name, e.g. 'train/digits-mlp-ce-s0'
     files:dict[str, str]  # text of a setting that names a file -> fingerprint of this file
     content:str|None      # fingerprint of the data files; None if there are no files
-    data:tuple            # `data_input` of the data set
 
 class RunConfig(Settings):
     """The validated settings of a training run, with all defaults filled in; they determine the run folder.
@@ -225,14 +224,13 @@ class RunConfig(Settings):
 
     def identity(self, root=None)->RunIdentity:
         "Return what names the run below `root` (None: `runs_root()`), with the current files."
-        settings, data = self.settings, data_input(self.data, **self.data_args)
+        settings = self.settings
         def fingerprints(): return named_files(settings), self.content()
         files, content = once(fingerprints, 'files', json.dumps(settings | dict(seed=0)))  # a plan has many seeds
-        def is_same(info): return content is None or info.get('content') in (None, content)
-        if content is None and ':' not in self.data: path = run_path(self.experiment, settings, root, files)
+        def is_same(info): return info.get('content') in (None, content)
+        if content is None: path = run_path(self.experiment, settings, root, files)
         else: path = path_beside(self.experiment, settings, root, dict(content=content), is_same, files)
-        name = typed_name(path, dict(kind='train', settings=settings))
-        return RunIdentity(path, name, files, content, data)
+        return RunIdentity(path, typed_name(path, dict(kind='train', settings=settings)), files, content)
 
     def path(self, root=None)->Path:
         "Return the folder of the run below `root` (None: `runs_root()`) for the current data files."
