@@ -32,19 +32,20 @@ _OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_option
 
 def _complete_args(part, name, args):
     "Return all options of the data, model or loss, with defaults filled in and values converted to JSON types."
-    if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
-    def complete():
-        options = _OPTIONS_OF[part](name, **args)
-        if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
-            options = {k: v for k, v in options.items() if v is not None or k not in SAMPLE_OPTIONS}
-        return _as_json(f'{part}_args', options)
-    if (text := _json_text(name, args)) is None: return complete()
-    return copy.deepcopy(once(complete, 'options', part, text))  # a plan of many runs asks for the same options
+    return copy.deepcopy(_once(_checked_options, part, name, args))  # a plan of many runs asks for the same options
 
-def _json_text(*values):
-    "Return values as JSON, a key for `once`; None for values that JSON cannot hold."
-    try: return json.dumps(values)
-    except (TypeError, ValueError): return None
+def _checked_options(part, name, args):
+    if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
+    options = _OPTIONS_OF[part](name, **args)
+    if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
+        options = {k: v for k, v in options.items() if v is not None or k not in SAMPLE_OPTIONS}
+    return _as_json(f'{part}_args', options)
+
+def _once(compute, *args):
+    "Return `compute(*args)`; inside `looked_at_once`, compute only once for equal arguments."
+    try: key = json.dumps(args)
+    except (TypeError, ValueError): return compute(*args)  # JSON cannot hold the arguments
+    return once(lambda: compute(*args), compute.__name__, key)
 
 def _as_json(name, args):
     "Convert options to JSON: tuples, tensors and arrays become lists, an infinite number becomes the text 'inf'."
@@ -181,9 +182,7 @@ class RunConfig(Settings):
             if _code_key(part, name) in stated: continue  # the options were checked when `code` was filled in
             given[f'{part}_args'] = _complete_args(part, name, given.get(f'{part}_args', {}))
         if _code_key('loss', names['loss']) not in stated:
-            def check(): _check_loss(names['loss'], given['loss_args'], given.get('meta'))
-            text = None if given.get('meta') else _json_text(names['loss'], given['loss_args'])
-            check() if text is None else once(check, 'loss', text)
+            _once(_check_loss, names['loss'], given['loss_args'], given.get('meta'))
         given['code'] = _code_hashes(named, stated)
         return given
 
