@@ -19,7 +19,7 @@ from ..core.plugins import HINT, UnknownName, load_plugins, user_registered
 from ..core.settings import Settings
 from ..losses.modules import SAMPLE_OPTIONS, loss_options, make_loss
 from ..data.cache import MissingData
-from ..data.sets import check_data, data_fingerprint, data_input, data_options
+from ..data.sets import check_data, data_fingerprint, data_options
 from ..models.named import model_options
 from ..train.recipe import Recipe
 from ..train.recorders import recorders
@@ -32,19 +32,20 @@ _OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_option
 
 def _complete_args(part, name, args):
     "Return all options of the data, model or loss, with defaults filled in and values converted to JSON types."
-    if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
-    def complete():
-        options = _OPTIONS_OF[part](name, **args)
-        if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
-            options = {k: v for k, v in options.items() if v is not None or k not in SAMPLE_OPTIONS}
-        return _as_json(f'{part}_args', options)
-    if (text := _json_text(name, args)) is None: return complete()
-    return copy.deepcopy(once(complete, 'options', part, text))  # a plan of many runs asks for the same options
+    return copy.deepcopy(_once(_checked_options, part, name, args))  # a plan of many runs asks for the same options
 
-def _json_text(*values):
-    "Return values as JSON, a key for `once`; None for values that JSON cannot hold."
-    try: return json.dumps(values)
-    except (TypeError, ValueError): return None
+def _checked_options(part, name, args):
+    if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
+    options = _OPTIONS_OF[part](name, **args)
+    if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
+        options = {k: v for k, v in options.items() if v is not None or k not in SAMPLE_OPTIONS}
+    return _as_json(f'{part}_args', options)
+
+def _once(compute, *args):
+    "Return `compute(*args)`; inside `looked_at_once`, compute only once for equal arguments."
+    try: key = json.dumps(args)
+    except (TypeError, ValueError): return compute(*args)  # JSON cannot hold the arguments
+    return once(lambda: compute(*args), compute.__name__, key)
 
 def _as_json(name, args):
     "Convert options to JSON: tuples, tensors and arrays become lists, an infinite number becomes the text 'inf'."
@@ -143,7 +144,6 @@ class RunIdentity:
     name:str              # readable name, e.g. 'train/digits-mlp-ce-s0'
     files:dict[str, str]  # text of a setting that names a file -> fingerprint of this file
     content:str|None      # fingerprint of the data files; None if there are no files
-    data:tuple            # `data_input` of the data set
 
 class RunConfig(Settings):
     """The validated settings of a training run, with all defaults filled in; they determine the run folder.
@@ -182,9 +182,7 @@ class RunConfig(Settings):
             if _code_key(part, name) in stated: continue  # the options were checked when `code` was filled in
             given[f'{part}_args'] = _complete_args(part, name, given.get(f'{part}_args', {}))
         if _code_key('loss', names['loss']) not in stated:
-            def check(): _check_loss(names['loss'], given['loss_args'], given.get('meta'))
-            text = None if given.get('meta') else _json_text(names['loss'], given['loss_args'])
-            check() if text is None else once(check, 'loss', text)
+            _once(_check_loss, names['loss'], given['loss_args'], given.get('meta'))
         given['code'] = _code_hashes(named, stated)
         return given
 
@@ -225,14 +223,13 @@ class RunConfig(Settings):
 
     def identity(self, root=None)->RunIdentity:
         "Return what names the run below `root` (None: `runs_root()`), with the current files."
-        settings, data = self.settings, data_input(self.data, **self.data_args)
+        settings = self.settings
         def fingerprints(): return named_files(settings), self.content()
         files, content = once(fingerprints, 'files', json.dumps(settings | dict(seed=0)))  # a plan has many seeds
-        def is_same(info): return content is None or info.get('content') in (None, content)
-        if content is None and ':' not in self.data: path = run_path(self.experiment, settings, root, files)
+        def is_same(info): return info.get('content') in (None, content)
+        if content is None: path = run_path(self.experiment, settings, root, files)
         else: path = path_beside(self.experiment, settings, root, dict(content=content), is_same, files)
-        name = typed_name(path, dict(kind='train', settings=settings))
-        return RunIdentity(path, name, files, content, data)
+        return RunIdentity(path, typed_name(path, dict(kind='train', settings=settings)), files, content)
 
     def path(self, root=None)->Path:
         "Return the folder of the run below `root` (None: `runs_root()`) for the current data files."

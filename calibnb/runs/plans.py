@@ -24,23 +24,21 @@ from .names import differing
 from .config import RunConfig
 
 # %% ../../nbs/70_runs/05_plans.ipynb #565c89b7
-_KIND = 'data', 'data_args', 'model', 'model_args'  # settings that determine the time of an epoch, with those below
-
-def _kind(settings):
+def _workload(settings):
     "Return the settings that determine the time of an epoch, as JSON."
     recipe, meta = settings.get('recipe') or {}, settings.get('meta') or {}
-    parts = [settings.get(name) for name in _KIND]
+    parts = [settings.get(name) for name in ('data', 'data_args', 'model', 'model_args')]
     return json.dumps([*parts, recipe.get('batch_size'), recipe.get('precision'), meta.get('scope')], sort_keys=True)
 
 def _finished_seconds(root):
-    "Return the median seconds per epoch of the finished trainings under `root`, by `_kind`."
+    "Return the median seconds per epoch of the finished trainings under `root`, by `_workload`."
     found = {}
     for folder in finished_trainings(root):
         try:
             settings = folder.info['settings']
-            found.setdefault(_kind(settings), []).append(folder.seconds/settings['recipe']['epochs'])
+            found.setdefault(_workload(settings), []).append(folder.seconds/settings['recipe']['epochs'])
         except Exception: continue  # a damaged folder; `calibnb runs` names it
-    return {kind: median(seconds) for kind, seconds in found.items()}
+    return {workload: median(seconds) for workload, seconds in found.items()}
 
 # %% ../../nbs/70_runs/05_plans.ipynb #8a12000a
 _META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training relative to ordinary training
@@ -58,7 +56,7 @@ def estimate_seconds(
     None
     """
     known = once(lambda: _finished_seconds(root), 'seconds of finished runs', str(root))
-    per_epoch = known.get(_kind(config.settings))
+    per_epoch = known.get(_workload(config.settings))
     return None if per_epoch is None else per_epoch*config.recipe.epochs
 
 def _size(config):
@@ -69,8 +67,6 @@ def _size(config):
         except FileNotFoundError: return None
         return tuple(shape), num_classes, n
     return once(size, 'size', config.data, json.dumps(config.data_args))
-
-def _meta_cost(config): return _META_COST[config.meta.scope if config.meta else None]
 
 # %% ../../nbs/70_runs/05_plans.ipynb #f4706055
 GPU_FLOPS = 20e12 # per second; 4 % of an H100's rate for TF32
@@ -83,16 +79,12 @@ class CallRecorder(TorchDispatchMode):
         self.count += 1
         return func(*args, **(kwargs or {}))
 
-def _network(model, args, shape, num_classes):
-    "Return a network without weights, on device 'meta'; `args` are options as JSON."
-    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
-    with torch.device('meta'): return make_model(model, num_classes, shape, **options)
-
 @cache
 def _step_on_gpu(model, args, shape, num_classes, batch_size):
-    "Return (floating-point operations, calls) of a forward and backward pass; `args` as in `_network`."
+    "Return (floating-point operations, calls) of a forward and backward pass; `args` are options as JSON."
     from torch.utils.flop_counter import FlopCounterMode  # imports triton
-    net = _network(model, args, shape, num_classes).to('meta')
+    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
+    with torch.device('meta'): net = make_model(model, num_classes, shape, **options).to('meta')  # without weights
     x = torch.empty(batch_size, *shape, dtype=torch.float32, device='meta')
     y = torch.empty(batch_size, dtype=torch.int64, device='meta')
     with FlopCounterMode(display=False) as flops, CallRecorder() as calls: F.cross_entropy(net(x), y).backward()
@@ -110,7 +102,8 @@ def estimate_gpu_seconds(config:RunConfig)->float|None:
     (shape, num_classes, n), recipe = size, config.recipe
     flops, calls = _step_on_gpu(config.model, json.dumps(config.model_args), shape, num_classes, recipe.batch_size)
     steps = math.ceil(n/recipe.batch_size)
-    return _meta_cost(config)*recipe.epochs*steps*max(flops/GPU_FLOPS, calls*GPU_CALL_S)
+    cost = _META_COST[config.meta.scope if config.meta else None]
+    return cost*recipe.epochs*steps*max(flops/GPU_FLOPS, calls*GPU_CALL_S)
 
 # %% ../../nbs/70_runs/05_plans.ipynb #fe3913f2
 def plan_table(

@@ -27,6 +27,7 @@ from ..core.live import LiveLines, live_lines, live_training, progress_title
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.runtime import pick_device
+from ..data.sets import data_input
 from ..models.named import make_model
 from ..processes.distributed import broadcast, failure_reason, joined, rank, torchrun, world_size
 from ..processes.pool import in_processes, worker_count
@@ -124,7 +125,7 @@ def get_run(
         raise ValueError(f'processes: {processes!r}, want a whole number from 1')
     identity = config.identity(root)
     folder = RunFolder(identity.path)
-    note_input(*identity.data, content=identity.content)
+    note_input(*data_input(config.data, **config.data_args), content=identity.content)
     if broadcast(folder.state == 'done'): return Run(folder.path)
     if config.meta and processes > 1:
         raise ValueError(f'processes: {processes}, but a learned loss trains on one process')

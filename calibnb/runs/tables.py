@@ -51,16 +51,13 @@ def readable(
 
 def _training_row(folder):
     "Return settings, state and results of a training run; None for a notebook run."
-    read = folder.read()
-    info, state, result = read.info, read.state, read.result
-    if info.get('kind') != 'train': return None
-    row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=state,
-               reason=read.status.get('reason'))
-    row |= setting_columns(info.get('settings'))
-    if info.get('content'): row['content'] = info['content']
-    row |= {f'files.{name}': content for name, content in info.get('files', {}).items()}
-    if result is None: return row
-    for split, measures in result.metrics.items():
+    run = folder.read()
+    if run.info.get('kind') != 'train': return None
+    row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=run.state)
+    row |= dict(reason=run.status.get('reason')) | setting_columns(run.info.get('settings'))
+    if content := run.info.get('content'): row['content'] = content
+    row |= {f'files.{name}': content for name, content in run.info.get('files', {}).items()}
+    for split, measures in (run.result.metrics if run.result else {}).items():
         row |= {f'{split}.{name}': measure.number for name, measure in measures.items()}
     return row
 
@@ -134,22 +131,21 @@ def _name_row(folder, info, settings=None):
 
 def _index_row(folder):
     "Return the row of a run in `list_runs`; `setting` still has all settings, as a dictionary."
-    read = folder.read()
-    info, status, state, result = read.info, read.status, read.state, read.result
-    settings = setting_columns(info.get('settings'))
-    names = _name_row(folder, info, settings)
+    run = folder.read()
+    settings = setting_columns(run.info.get('settings'))
+    names = _name_row(folder, run.info, settings)
     seed = settings.pop('recipe.seed', settings.pop('seed', None))
     for name in [name for name in settings if name.startswith(('code.', 'files.'))]: del settings[name]
     figures = {os.path.splitext(name)[0] for name in names_in(f'{folder.path}/figures')}
-    started, ended = (str(status.get(key) or '')[:23].replace('T', ' ') for key in ('start', 'end'))  # UTC
+    started, ended = (str(run.status.get(key) or '')[:23].replace('T', ' ') for key in ('start', 'end'))  # UTC
     executed = f'{folder.path}/notebook.ipynb'
     shown = os.path.exists(executed) and not settings.get('dry_run')  # a dry run has no results to show
-    test = result.metrics.get('test', {}) if result else {}
+    test = run.result.metrics.get('test', {}) if run.result else {}
     numbers = {name: test[name].number for name in ('error', 'ece', 'nll') if name in test}
     return names | dict(
-        setting=settings, seed=seed, state=state, started=started, ended=ended, figures=len(figures),
+        setting=settings, seed=seed, state=run.state, started=started, ended=ended, figures=len(figures),
         notebook=executed if shown else '',
-        result=_result_text(result) if state == 'done' else status.get('reason') or '') | numbers
+        result=_result_text(run.result) if run.state == 'done' else run.status.get('reason') or '') | numbers
 
 def _named(rows):
     """Append the first digits of the hash to names that several runs of an experiment share.
@@ -172,7 +168,7 @@ def _result_text(result):
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 
 _ALWAYS = 'data', 'model', 'loss'  # settings of training runs that are always shown, even if all runs share them
-_OWNERS = {'loss_args.': 'loss', 'meta.': 'loss', 'data_args.': 'data', 'model_args.': 'model'}  # prefix of an option
+_OWNERS = dict(loss_args='loss', meta='loss', data_args='data', model_args='model')  # prefix of an option -> its owner
 
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
@@ -180,7 +176,7 @@ def distinguishing_text(
     """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
     An option of a loss is stated only if runs with the same loss have different values, likewise for data and model."""
-    owners = {name: _OWNERS.get(f'{name.partition(".")[0]}.') for run in settings for name in run}
+    owners = {name: _OWNERS.get(name.partition('.')[0]) for run in settings for name in run}
     def text(name, value): return str(value) if name in _ALWAYS else f'{name}={value}'
     return [' '.join(text(name, value) for name, value in run.items()
                      if value is not None and (name in _ALWAYS or name in found))

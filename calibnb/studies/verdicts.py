@@ -348,8 +348,6 @@ def _needed_text(needed, claim):
     if needed is None and claim.seeds < 2: return 'unknown: a variance needs two seeds'
     if needed is None: return f'more than {max(LOOKS)} seeds'
     seeds, factor = needed
-    return f'{seeds} seeds' if factor == 1 else f'{seeds} seeds with {_rounded(claim.n_test*factor):,} test samples'
-
-def _rounded(number):
-    "Round to two digits."
-    return int(float(f'{number:.1e}'))
+    if factor == 1: return f'{seeds} seeds'
+    samples = int(float(f'{claim.n_test*factor:.1e}'))  # two digits
+    return f'{seeds} seeds with {samples:,} test samples'
