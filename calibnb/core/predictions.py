@@ -110,11 +110,11 @@ class Predictions:
 
     def __len__(self): return len(self.target)
     def __getitem__(self, rows):
-        given = None if self.given is None else self.given[rows]
-        groups = None if self.groups is None else self.groups.iloc[_row_numbers(rows)]
-        cluster, weight = (None if v is None else v[_row_numbers(rows)] for v in (self.cluster, self.weight))
-        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes, self.kind, groups,
-                           cluster, weight)
+        def part(values, rows): return None if values is None else values[rows]
+        on_cpu = _row_numbers(rows)  # groups, clusters and weights are never on a GPU
+        groups = None if self.groups is None else self.groups.iloc[on_cpu]
+        return replace(self, logits=self.logits[rows], target=self.target[rows], given=part(self.given, rows),
+                       groups=groups, cluster=part(self.cluster, on_cpu), weight=part(self.weight, on_cpu))
     def __repr__(self):
         missed = (~self.hit).double().cpu()
         error = missed.mean() if self.weight is None else (self.weight*missed).sum()/self.weight.sum()
@@ -174,8 +174,7 @@ class Predictions:
         if order is None: return self
         logits, given = (x if x is None else x[:, order] for x in (self.logits, self.given))
         target = torch.tensor(order, dtype=torch.int64, device=self.target.device).argsort()[self.target]
-        return Predictions(logits, target, given, self.eps, tuple(classes), self.kind, self.groups, self.cluster,
-                           self.weight)
+        return replace(self, logits=logits, target=target, given=given, classes=tuple(classes))
 
     def clustered(self, ids)->'Predictions':
         """Return the predictions with (N,) ids of clusters, e.g. of patients, whose samples are not independent.
@@ -319,7 +318,7 @@ def _near(preds, other):
     return found(0.) - max(found(10*within), found(-10*within))
 
 def _row_numbers(rows):
-    "Return row indices or a boolean mask as a NumPy array, for pandas; return a slice unchanged."
+    "Return row indices or a boolean mask as a NumPy array, for what is on the CPU; return a slice unchanged."
     if isinstance(rows, slice): return rows
     return np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows)
 
