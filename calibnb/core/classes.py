@@ -28,11 +28,21 @@ def quote_names(names):
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?', re.IGNORECASE)
 
 def number_in(text):
-    "Return the number that a text states, else None; unlike `float`, refuse nan, inf and 1_000, which may be names."
+    """Return the number that a text states, else None; unlike `float`, refuse nan, inf and 1_000, which may be names.
+
+    >>> from calibnb.core.classes import number_in
+    >>> number_in('1e3'), number_in('nan')
+    (1000.0, None)
+    """
     return float(text) if _NUMBER.fullmatch(text) else None
 
 def only_count(names):
-    "Return True for 0, 1, 2, ... or 1, 2, 3, ..., which say how labels count and not which classes there are."
+    """Return True for 0, 1, 2, ... or 1, 2, 3, ..., which say how labels count and not which classes there are.
+
+    >>> from calibnb.core.classes import only_count
+    >>> only_count(['1', '2', '3']), only_count(['3', '5'])
+    (True, False)
+    """
     counts = [tuple(map(str, range(start, start + len(names)))) for start in (0, 1)]
     return len(names) > 0 and tuple(names) in counts
 
@@ -43,7 +53,12 @@ def class_order(
 )->list[int]|None: # index of the column of each wanted class; None: leave the columns as they are
     """Match columns by name if both sides have names; raise ValueError if the names differ.
 
-    Names that only count are no names beside words, or beside names that count from another number."""
+    Names that only count are no names beside words, or beside names that count from another number.
+
+    >>> from calibnb.core.classes import class_order
+    >>> class_order(('owl', 'cat'), ('cat', 'owl'))
+    [1, 0]
+    """
     classes, wanted = tuple(classes), tuple(wanted)
     if not classes or not wanted or classes == wanted: return None
     if binary and classes[1] == wanted[1]: return None
@@ -90,7 +105,12 @@ def _unknown_label(name, label, classifier):
     return ValueError(f'{name}: {label!r} is none of the labels that {kind} was fitted on: {known}')
 
 def one_vs_rest_names(names, k):
-    "Return the names of y = 0 and y = 1 for a single column of class `k`; y = 0 is '' if several classes remain."
+    """Return the names of y = 0 and y = 1 for a single column of class `k`; y = 0 is '' if several classes remain.
+
+    >>> from calibnb.core.classes import one_vs_rest_names
+    >>> one_vs_rest_names(('no', 'yes'), 1), one_vs_rest_names(('cat', 'dog', 'owl'), 1)
+    (('no', 'yes'), ('', 'dog'))
+    """
     if not names: return ()
     rest = [*names[:k], *names[k + 1:]]
     return (rest[0] if len(rest) == 1 else '', names[k])

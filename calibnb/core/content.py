@@ -100,7 +100,13 @@ def once(
     compute,  # function ()
     *key,     # hashable
 ):
-    "Return `compute()`; inside `looked_at_once`, compute the value once for each key."
+    """Return `compute()`; inside `looked_at_once`, compute the value once for each key.
+
+    >>> from calibnb.core.content import looked_at_once, once
+    >>> values = iter([1, 2])
+    >>> with looked_at_once(): print(once(lambda: next(values), 'a'), once(lambda: next(values), 'a'))
+    1 1
+    """
     plan = _plan.get()
     if plan is None: return compute()
     if key not in plan: plan[key] = compute()
@@ -109,12 +115,16 @@ def once(
 def content_hash(
     *paths,  # files, and folders with all files below them
 )->str:      # 16 hex digits
-    "Return a fingerprint of the contents of files; unchanged files are not read again."
-    key, plan = sha256(os.fsencode('\0'.join(map(os.path.abspath, paths)))).hexdigest()[:32], _plan.get()
-    if plan is not None and key in plan: return plan[key]
-    found = _fingerprint(key, paths)
-    if plan is not None: plan[key] = found
-    return found
+    """Return a fingerprint of the contents of files; unchanged files are not read again.
+
+    >>> from pathlib import Path
+    >>> from calibnb.core.content import content_hash
+    >>> _ = Path('a.txt').write_text('same'), Path('b.txt').write_text('same')
+    >>> content_hash('a.txt') == content_hash('b.txt')
+    True
+    """
+    key = sha256(os.fsencode('\0'.join(map(os.path.abspath, paths)))).hexdigest()[:32]
+    return once(lambda: _fingerprint(key, paths), key)
 
 def _fingerprint(key, paths):
     "Return the cached fingerprint, or compute it."
@@ -128,7 +138,7 @@ def _fingerprint(key, paths):
     return found
 
 # %% ../../nbs/00_core/05a_content.ipynb #0be29097
-_KIND = re.compile(r'[\w.-]+(:[\w.-]+)*')  # prefix of a path: 'npz', 'corrupted:npz'
+_PREFIX = re.compile(r'[\w.-]+(:[\w.-]+)*')  # of a path: 'npz', 'corrupted:npz'
 
 def _texts(value):
     "Yield all strings in settings, at any depth."
@@ -140,7 +150,7 @@ def _texts(value):
 
 def _path_in(text):
     "Return the path that a text names, if this is an existing file or, after a prefix, an existing folder; else None."
-    after_prefix = [i + 1 for i, letter in enumerate(text) if letter == ':' and _KIND.fullmatch(text[:i])]
+    after_prefix = [i + 1 for i, letter in enumerate(text) if letter == ':' and _PREFIX.fullmatch(text[:i])]
     for start in [0, *after_prefix]:
         name = text[start:]
         is_word = start == 0 and '.' not in name and os.sep not in name  # e.g. 'digits'

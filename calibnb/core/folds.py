@@ -18,7 +18,13 @@ def row_hashes(
     logits:Tensor, # (N, K)
     target:Tensor|None=None, # (N,) labels
 )->Tensor:         # (N,) int64
-    "Return hashes, each of the logits and the label of one sample."
+    """Return hashes, each of the logits and the label of one sample.
+
+    >>> import torch
+    >>> from calibnb.core.folds import row_hashes
+    >>> len(row_hashes(torch.tensor([[2., 0.], [0., 1.], [2., 0.]])).unique())
+    2
+    """
     draw = torch.Generator().manual_seed(0)
     factors = torch.randint(2**62, (logits.shape[1] + 1,), generator=draw, device='cpu') | 1
     def hashes_of(rows):

@@ -81,7 +81,12 @@ class Predictions:
         Metrics use the probabilities, calibrators use the logarithms. `eps` is the weight of the uniform
         distribution that replaces zeros, see `log_probs`; None: the result of `uniform_weight` if a probability
         is 0, else 0. `classes` has the names of the classes.
-        Warns about labels with probability 0."""
+        Warns about labels with probability 0.
+
+        >>> from calibnb.core import Predictions
+        >>> Predictions.from_probs([[.9, .1], [.4, .6]], [0, 0])
+        Predictions(2 samples, 2 classes, error 0.5000)
+        """
         return cls._from_probs(probs, target, eps, classes, groups, 'probs')
 
     @classmethod
@@ -90,7 +95,12 @@ class Predictions:
 
         A stated confidence is the probability of a correct answer, so nothing is thresholded: an answer of confidence
         .3 may be correct. `eps` is as in `from_probs`. Warns about wrong answers of confidence 1, and correct answers
-        of confidence 0."""
+        of confidence 0.
+
+        >>> from calibnb.core import Predictions
+        >>> Predictions.from_confidence([.3, .9], [1, 0])
+        Predictions(2 samples, stated confidences, error 0.5000)
+        """
         return cls._from_probs(confidence, correct, eps, (), groups, 'confidence')
 
     @classmethod

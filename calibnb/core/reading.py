@@ -36,7 +36,12 @@ def brief(
     text:str,
     at_most:int=80,  # characters
 )->str:
-    "Return `text`; if it is longer than `at_most`, replace its middle by ' ... '."
+    """Return `text`; if it is longer than `at_most`, replace its middle by ' ... '.
+
+    >>> from calibnb.core.reading import brief
+    >>> brief('the first words, many others, and the last', 20)
+    'the ... last'
+    """
     if len(text) <= at_most: return text
     shown = (at_most - 5)//2  # characters on either side
     # drop a word that the cut would split, if at most 15 of its characters are shown
@@ -79,7 +84,12 @@ def _failure(path, argument, failed, error):
 _COMPRESSED = '.gz', '.bz2', '.xz'
 
 def file_format(path)->str:
-    "Return the lower-case suffix of a path, or both suffixes of a compressed file: '.csv', '.csv.gz'."
+    """Return the lower-case suffix of a path, or both suffixes of a compressed file.
+
+    >>> from calibnb.core.reading import file_format
+    >>> file_format('a.CSV'), file_format('b.csv.gz')
+    ('.csv', '.csv.gz')
+    """
     *_, inner, last = ['', '', *(suffix.lower() for suffix in Path(path).suffixes)]  # '' for a missing suffix
     return inner + last if last in _COMPRESSED else last
 
@@ -93,7 +103,12 @@ def memory_size()->int:
     except (AttributeError, ValueError, OSError): return 2**63
 
 def first_repeated(names):
-    "Return the first repeated name; None if all are distinct."
+    """Return the first repeated name; None if all are distinct.
+
+    >>> from calibnb.core.reading import first_repeated
+    >>> first_repeated(['a', 'b', 'a'])
+    'a'
+    """
     seen = set()
     for name in names:
         if name in seen: return name

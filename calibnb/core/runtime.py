@@ -90,7 +90,7 @@ def deterministic(
 def flush_denormals():
     "Inside the block, flush denormal numbers (below 1.2e-38 in float32) to 0 in this thread."
     small = np.full(1, 1e-30, np.float32)
-    before = not (small*np.float32(1e-10)).any()  # 1e-40 is denormal; it is 0 if flushing is on
+    before = not (small*np.float32(1e-10)).any()  # torch cannot read the switch, but 1e-40 is 0 if flushing is on
     torch.set_flush_denormal(True)
     try: yield
     finally: torch.set_flush_denormal(before)

@@ -22,7 +22,12 @@ def printable(
     text,
     one_line:bool=False,  # escape line breaks, tabs and unusual spaces too
 )->str:
-    "Return a text with control characters written as escape codes."
+    """Return a text with control characters written as escape codes.
+
+    >>> from calibnb.core.text import printable
+    >>> print(printable('red ' + chr(27) + '[31m'))
+    red \\x1b[31m
+    """
     if one_line: return ''.join(c if c.isprintable() else _escape_code(c) for c in str(text))
     return _CONTROL.sub(lambda found: _escape_code(found[0]), str(text))
 
@@ -47,14 +52,24 @@ class PlainStream:
 
 # %% ../../nbs/00_core/02b_text.ipynb #e949e284
 def html_text(text)->str:
-    "Escape a text for HTML, in an element or an attribute."
+    """Escape a text for HTML, in an element or an attribute.
+
+    >>> from calibnb.core.text import html_text
+    >>> html_text('a < b')
+    'a &lt; b'
+    """
     return escape(printable(text))
 
 # special characters, underscores outside words, the start of a link (:// or www.), and a heading
 _MARKED = re.compile(r'[&<>\[\]`*$\\|~]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.|^#')
 
 def markdown_text(text)->str:
-    "Escape a text for Markdown, in one line: line breaks become spaces."
+    """Escape a text for Markdown, in one line: line breaks become spaces.
+
+    >>> from calibnb.core.text import markdown_text
+    >>> markdown_text('*a*')
+    '&#42;a&#42;'
+    """
     line = ' '.join(printable(text).splitlines()).strip()
     return _MARKED.sub(lambda found: f'&#{ord(found[0])};', line)
 
@@ -91,13 +106,23 @@ def fitting(
     return found
 
 def p_text(p:float)->str:
-    "Return a p value as text: 'p = .034', or 'p < .001'."
+    """Return a p value as text, 'p < .001' if it is smaller.
+
+    >>> from calibnb.core.text import p_text
+    >>> p_text(.0338)
+    'p = .034'
+    """
     return 'p < .001' if p < .001 else f'p = {p:.3f}'.replace('= 0.', '= .')
 
 def distinct_names(
     names,  # texts, of which some may be equal
 )->list[str]:
-    "Number equal names: ['a (1)', 'a (2)', 'b'] for ['a', 'a', 'b']; a name that exists is never made again."
+    """Return the names with equal ones numbered; a name that exists is never made again.
+
+    >>> from calibnb.core.text import distinct_names
+    >>> distinct_names(['a', 'a', 'b'])
+    ['a (1)', 'a (2)', 'b']
+    """
     count, taken, found = Counter(names), set(names), []
     for name in names:
         if count[name] > 1:
@@ -107,15 +132,30 @@ def distinct_names(
     return found
 
 def enumerated(words:list[str])->str:
-    "Return words as the list of a sentence: 'a, b and c'."
+    """Return words as the list of a sentence.
+
+    >>> from calibnb.core.text import enumerated
+    >>> enumerated(['a', 'b', 'c'])
+    'a, b and c'
+    """
     return ' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))
 
 def counted(n:int, word:str)->str:
-    "Return a number and a word, e.g. '1 run', '1,000 runs'."
+    """Return a number and a word, in the plural unless the number is 1.
+
+    >>> from calibnb.core.text import counted
+    >>> counted(1, 'run'), counted(1000, 'run')
+    ('1 run', '1,000 runs')
+    """
     return f'{n:,} {word}' + 's'*(n != 1)
 
 def duration_text(seconds:float)->str:
-    "Return a duration in seconds, minutes or hours."
+    """Return a duration in seconds, minutes or hours.
+
+    >>> from calibnb.core.text import duration_text
+    >>> duration_text(90), duration_text(900), duration_text(9000)
+    ('90 s', '15 min', '2.5 h')
+    """
     if seconds < 100: return f'{seconds:.0f} s'
     if seconds < 6000: return f'{seconds/60:.0f} min'
     return f'{seconds/3600:.1f} h'

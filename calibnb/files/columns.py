@@ -51,11 +51,21 @@ CONVENTIONS = {  # role of a name -> its convention; the reader tests the roles 
 TARGET_NAMES = CONVENTIONS['label'].words + CONVENTIONS['other label'].words
 
 def plain_name(name):
-    "Return the name of a column without spaces at its ends, in small letters."
+    """Return the name of a column without spaces at its ends, in small letters.
+
+    >>> from calibnb.files.columns import plain_name
+    >>> plain_name(' Target')
+    'target'
+    """
     return str(name).strip().lower()
 
 def is_called(name, *roles:str)->bool:
-    "Return True if a name has one of these roles in `CONVENTIONS`."
+    """Return True if a name has one of these roles in `CONVENTIONS`.
+
+    >>> from calibnb.files.columns import is_called
+    >>> is_called('y_true', 'label'), is_called('prob_cat', 'logits', 'probs')
+    (True, True)
+    """
     return any(re.fullmatch(CONVENTIONS[role].test, plain_name(name)) for role in roles)
 
 # %% ../../nbs/08_files/02_columns.ipynb #2a9af1ee
@@ -78,7 +88,12 @@ class ColumnNames:
 
 # %% ../../nbs/08_files/02_columns.ipynb #76d1e0ed
 def column_numbers(names):
-    "Return [0, 1, ...] or [1, 2, ...] if names count in this way, e.g. class_0, class_1, ...; else []."
+    """Return [0, 1, ...] or [1, 2, ...] if names count in this way; else [].
+
+    >>> from calibnb.files.columns import column_numbers
+    >>> column_numbers(['class_1', 'class_2']), column_numbers(['class_3', 'class_5'])
+    ([1, 2], [])
+    """
     found = [re.fullmatch(r'(\D*)(\d+)', name) for name in names]
     if not all(found) or len({match[1] for match in found}) > 1: return []
     numbers = [int(match[2]) for match in found]
@@ -89,11 +104,21 @@ def count_from_one(names):
     return len(names) > 1 and column_numbers(names)[:1] == [1]
 
 def class_names(columns):
-    "Return the class names in a header; () if the names only count the classes, or are empty."
+    """Return the class names in a header; () if the names only count the classes, or are empty.
+
+    >>> from calibnb.files.columns import class_names
+    >>> class_names(['cat', 'owl']), class_names(['class_0', 'class_1'])
+    (('cat', 'owl'), ())
+    """
     return () if column_numbers(columns) or not any(columns) else tuple(columns)
 
 def in_counted_order(names):
-    "Return names such as prob_10, prob_2, prob_1 in the order of their numbers, and names that do not count unchanged."
+    """Return names that count in the order of their numbers, and others unchanged.
+
+    >>> from calibnb.files.columns import in_counted_order
+    >>> in_counted_order(['prob_2', 'prob_1', 'prob_3'])
+    ['prob_1', 'prob_2', 'prob_3']
+    """
     ordered = sorted(names, key=lambda name: int(re.search(r'\d*$', name)[0] or 0))
     return ordered if column_numbers(ordered) else [*names]
 
@@ -125,7 +150,12 @@ def columns_of_labels(
     return best
 
 def without_kind(names):
-    "Remove a prefix like prob_, or a suffix like _prob, if all names have one."
+    """Return the names without a prefix like prob_, or a suffix like _prob, if all have one.
+
+    >>> from calibnb.files.columns import without_kind
+    >>> without_kind(('prob_cat', 'prob_owl'))
+    ('cat', 'owl')
+    """
     for kind in _KIND_PREFIX, _KIND_SUFFIX:
         short = tuple(kind.sub('', name) for name in names)
         if all(map(str.__ne__, short, names)): return short
@@ -133,7 +163,12 @@ def without_kind(names):
 
 # %% ../../nbs/08_files/02_columns.ipynb #e85a2b90
 def negates(column, label):
-    "Return True if the name of a column has not, no, non or without before a label, as prob_not_spam."
+    """Return True if the name of a column has not, no, non or without before a label.
+
+    >>> from calibnb.files.columns import negates
+    >>> negates('prob_not_spam', 'spam')
+    True
+    """
     if number_in(label) is not None: return False  # model_no_1
     start, end = r'(^|[\W_])(not|no|non|without)[\W_]+', r'($|[\W_])'
     return bool(re.search(start + re.escape(plain_name(label)) + end, plain_name(column)))
@@ -142,7 +177,12 @@ def label_in_name(
     known,  # labels as text
     column, # name of a single column of scores
 )->str|None:
-    "Return the label that the name of a column contains, as prob_left contains left; None if it is not clear."
+    """Return the label that the name of a column contains; None if it is not clear.
+
+    >>> from calibnb.files.columns import label_in_name
+    >>> label_in_name(['left', 'right'], 'prob_left')
+    'left'
+    """
     if column == 'correct': found = [label for label in known if is_called(label, 'correct')]
     else:
         signed = any(label.startswith('-') for label in known)  # then a hyphen may be a minus
@@ -153,7 +193,12 @@ def label_in_name(
     return found[0] if len(found) == 1 else None
 
 def label_of_name(column):
-    "Return the name of a column without its kind, in small letters: no for prob_no."
+    """Return the name of a column without its kind, in small letters.
+
+    >>> from calibnb.files.columns import label_of_name
+    >>> label_of_name('prob_No')
+    'no'
+    """
     return plain_name(without_kind((column,))[0])
 
 def column_order(

@@ -23,7 +23,14 @@ from calibnb.files.columns import (
 
 # %% ../../nbs/08_files/02a_labels.ipynb #fce12306
 def distinct_labels(labels):
-    "Return the distinct labels as text, and the index of each sample's label among them, (N,)."
+    """Return the distinct labels as text, and the index of each sample's label among them, (N,).
+
+    >>> import numpy as np
+    >>> from calibnb.files.labels import distinct_labels
+    >>> known, index = distinct_labels(np.array(['owl', 'cat', 'owl']))
+    >>> known, index.tolist()
+    (['cat', 'owl'], [1, 0, 1])
+    """
     import pandas as pd
     if labels.dtype.kind in 'fiu':
         known, index = np.unique(labels, return_inverse=True)
@@ -33,7 +40,13 @@ def distinct_labels(labels):
     return [str(text).strip() for text in known], of_text[index]
 
 def class_ids(labels, name, classes, pos_label=None, place='row {}'.format, like=()):
-    "Return the (N,) class ids of a column of labels; words are class names, or are compared with `pos_label`."
+    """Return the (N,) class ids of a column of labels; words are class names, or are compared with `pos_label`.
+
+    >>> import numpy as np
+    >>> from calibnb.files.labels import class_ids
+    >>> class_ids(np.array(['owl', 'cat', 'owl']), 'target', ['cat', 'owl']).tolist()
+    [1, 0, 1]
+    """
     _check_missing(labels, name, place)
     if pos_label is None and labels.dtype == bool: return bool_ids(labels, classes)
     if pos_label is None and labels.dtype.kind in 'fiu': return numeric_ids(labels, name, classes, place, like)

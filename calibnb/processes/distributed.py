@@ -64,7 +64,12 @@ def broadcast(value):
     return box[0]
 
 def gathered(value)->list:
-    "Return the values of all processes, in the order of their ranks, to every process."
+    """Return the values of all processes, in the order of their ranks, to every process.
+
+    >>> from calibnb.processes.distributed import gathered
+    >>> gathered('mine')  # a single process
+    ['mine']
+    """
     if world_size() == 1: return [value]
     box = [None]*world_size()
     dist.all_gather_object(box, value)
@@ -131,7 +136,12 @@ def failure_reason(
     output:str,        # output of all processes
     processes:int,
 )->str:
-    "Return the reason why a training run on several processes failed."
+    """Return the reason why a training run on several processes failed.
+
+    >>> from calibnb.processes.distributed import failure_reason
+    >>> failure_reason('Connection closed', '', 2)
+    'Connection closed: another process ended or hangs; read its last lines in the output'
+    """
     if recorded is None: return waiting_ranks(output, processes) or 'no reason given'
     if not _GLOO_DISCONNECTED.search(recorded): return recorded
     return f'{recorded}: another process ended or hangs; read its last lines in the output'

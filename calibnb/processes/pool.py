@@ -34,7 +34,12 @@ def core_count()->int:
 def worker_count(
     workers:int|str,  # a number, or 'auto': CALIBNB_WORKERS if set, else the number of cores
 )->int:
-    "Return the number of parallel processes; raise ValueError unless the number is a positive integer."
+    """Return the number of parallel processes; raise ValueError unless the number is a positive integer.
+
+    >>> from calibnb.processes.pool import worker_count
+    >>> worker_count('4')
+    4
+    """
     if workers == 'auto': workers = os.environ.get('CALIBNB_WORKERS') or core_count()
     try: n = int(workers)
     except (TypeError, ValueError): n = 0
@@ -93,7 +98,12 @@ def exit_reason(
     exitcode:int,     # exit code of the process; -n: ended by signal n
     began:float|None, # time when the job began; None if the process ended before
 )->JobDied:
-    "Return an error that explains why a process ended without a result."
+    """Return an error that explains why a process ended without a result.
+
+    >>> from calibnb.processes.pool import exit_reason
+    >>> exit_reason(-9, began=None)
+    JobDied('the process was ended by SIGKILL')
+    """
     if exitcode < 0: return JobDied(f'the process was ended by {_signal_name(-exitcode)}')
     hint = '; a script must start processes below `if __name__ == "__main__":`'
     return JobDied(f'the process ended with code {exitcode} and without a result' + ('' if began else hint))

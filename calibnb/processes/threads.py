@@ -13,7 +13,12 @@ from contextlib import contextmanager
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #b5f401a4
 def brief_spins(env)->dict:
-    "Return the variable for a spin count of 1,000; {} if `env` already sets the spin count or the wait policy."
+    """Return the variable for a spin count of 1,000; {} if `env` already sets the spin count or the wait policy.
+
+    >>> from calibnb.processes.threads import brief_spins
+    >>> brief_spins({}), brief_spins(dict(OMP_WAIT_POLICY='active'))
+    ({'GOMP_SPINCOUNT': '1000'}, {})
+    """
     already_set = env.keys() & {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'}
     return {} if already_set else dict(GOMP_SPINCOUNT='1000')
 
@@ -30,7 +35,12 @@ def environment_variables(variables:dict):
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #3986080f
 def omp_threads(env)->int|None:
-    "Return the first number in OMP_NUM_THREADS; None if this number is not a positive integer."
+    """Return the first number in OMP_NUM_THREADS; None if this number is not a positive integer.
+
+    >>> from calibnb.processes.threads import omp_threads
+    >>> omp_threads(dict(OMP_NUM_THREADS='4,2'))
+    4
+    """
     first = env.get('OMP_NUM_THREADS', '').split(',')[0].strip()
     if not (first.isascii() and first.isdigit()): return None  # '²' is a digit too
     return int(first) or None
