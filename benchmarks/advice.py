@@ -2,6 +2,7 @@
 
     python benchmarks/advice.py            # three audit sets a model, some 90 seconds on two cores
     python benchmarks/advice.py --draws 1  # one audit set a model
+    python benchmarks/advice.py --problems 300  # four other problems of the same kind
 
 Each audit sees 4,000 samples; the 16,000 others tell which row of its table is best. On those, advice is right if its
 NLL is within .01 nats of the best row's and its ECE is below the 95 % point of the noise floor that the audit stated.
@@ -41,7 +42,7 @@ MODELS = {
 }
 
 
-def samples(num_classes):
+def samples(num_classes, seed):
     "Features and labels of all sets, from one mixture of Gaussians with 4 % of labels drawn anew."
     return make_classification(
         N_TRAIN + N_AUDIT + N_TEST,
@@ -51,14 +52,14 @@ def samples(num_classes):
         n_classes=num_classes,
         flip_y=.04,
         class_sep=1.2 if num_classes < 10 else 1.6,
-        random_state=num_classes + 100)
+        random_state=num_classes + seed)
 
 
-def audits(name, num_classes, draws):
+def audits(name, num_classes, draws, seed):
     "A line for each audit set drawn: was the advice right?"
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    features, target = samples(num_classes)
+    features, target = samples(num_classes, seed)
     probs = MODELS[name]().fit(features[:N_TRAIN], target[:N_TRAIN]).predict_proba(features[N_TRAIN:])
     target = target[N_TRAIN:]
     orders = [np.arange(len(target)), *(np.random.default_rng(i).permutation(len(target)) for i in range(1, draws))]
@@ -84,12 +85,13 @@ def judged(name, num_classes, probs, target, audit, test):
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--draws", type=int, default=3, help="audit sets a model; the first is the samples as they come")
-    draws = args.parse_args().draws
+    args.add_argument("--problems", type=int, default=100, help="seed of the four problems")
+    options = args.parse_args()
     jobs = [(name, K) for K in CLASSES for name in MODELS]
     right = []
     n_processors = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
     with ProcessPoolExecutor(n_processors) as pool:
-        for found in pool.map(audits, *zip(*jobs), [draws]*len(jobs)):
+        for found in pool.map(audits, *zip(*jobs), [options.draws]*len(jobs), [options.problems]*len(jobs)):
             print(*(line for _, line in found), sep="\n", flush=True)
             right.append([is_right for is_right, _ in found])
     for draw, of_draw in enumerate(zip(*right)):

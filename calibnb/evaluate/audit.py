@@ -18,6 +18,7 @@ from ..core.options import pick
 from ..core.checks import ENOUGH_ROWS, refuse_probs
 from ..core.folds import draw_folds, random_order
 from ..core.predictions import Predictions
+from ..core.two_sets import check_comparable, shared_samples
 from ..core.runtime import in_threads
 from ..core.text import enumerated
 from ..metrics.bins import check_bins
@@ -173,8 +174,8 @@ def check_sets(preds, val=None, folds=2, n_bins=(15,)):
         if given is not None and not given.binary: refuse_probs(given.logits, least_rows=ENOUGH_ROWS)
     for M in n_bins: check_bins(M)
     if val is not None:
-        preds.check_comparable(val, 'val')
-        if shared := preds.shared_samples(val):
+        check_comparable(preds, val, 'val')
+        if shared := shared_samples(preds, val):
             those = 'the same samples as preds' if shared == len(val) else f'{shared:,} of its samples are in preds too'
             raise ValueError(f'val: {those}, so calibrators would be judged on samples they were fitted on; '
                              'leave val out to cross-fit')

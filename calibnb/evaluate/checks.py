@@ -17,7 +17,8 @@ from ..core.options import pick
 from ..core.text import p_text
 from ..core.classes import only_count, quote_names
 from ..core.folds import row_hashes
-from ..core.predictions import MOST_VALUES, impossible_labels_text, Predictions
+from ..core.attributes import MOST_VALUES
+from ..core.predictions import Predictions, impossible_labels_text
 from ..metrics.clusters import design_effect
 from ..metrics.sampling_weights import linearized
 from .choice import UNCALIBRATED

@@ -253,6 +253,14 @@ def _copies(old, new):
     row = torch.stack([old.copies, new.copies], 1).unique(dim=0, return_inverse=True)[1]
     return row if int(row.max()) + 1 < .99*len(row) else None
 
+def _infinite_note(name, preds):
+    "Say why the NLL of a model is infinite."
+    impossible = preds.nll.isinf()
+    count, row = int(impossible.sum()), int(impossible.int().argmax())
+    labels = '1 label has' if count == 1 else f'{count:,} labels have'
+    return (f'The NLL of the {name} model is infinite, as {labels} probability 0 (first in row {row}); an audit of '
+            'the model says where such zeros come from')
+
 def compare_models(
     old:Predictions,
     new:Predictions,  # on the same samples in the same order; one model may have logits, the other probabilities
@@ -285,6 +293,7 @@ def compare_models(
         old, distinct = old.clustered(copies), int(copies.max()) + 1
         notes.append(f'{len(old) - distinct:,} of {len(old):,} rows repeat an earlier row of both models; intervals '
                      f'count {distinct:,} rows')
+    notes += [_infinite_note(name, preds) for name, preds in dict(old=old, new=new).items() if preds.nll.isinf().any()]
     found = groupings(old, by, least) if by else []
     rows = {name: ids for g in found for name, ids in zip(g.names, g.members().T)}
     level = 1 - ALPHA/max(1, len(rows))

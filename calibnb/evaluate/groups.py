@@ -17,7 +17,8 @@ from scipy.fft import irfft, rfft
 
 from ..core.folds import random_order
 from ..core.options import pick
-from ..core.predictions import MOST_VALUES, Predictions
+from ..core.attributes import MOST_VALUES
+from ..core.predictions import Predictions
 from ..core.reading import brief
 from calibnb.core.text import (
     counted, distinct_names, escaped_style, fitting, html_table, html_text, p_text, printable, text_table

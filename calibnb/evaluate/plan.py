@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 
-from ..core.predictions import check_sampling_weights
+from ..core.attributes import check_sampling_weights
 from .confidences import Confidences, table_interval
 from ..metrics.bins import bin_ids, check_bins, hit_variance, table_norm
 from ..metrics.intervals import gap_interval

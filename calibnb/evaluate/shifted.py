@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass
 
 from ..core.predictions import Predictions, impossible_labels_text
+from ..core.two_sets import check_comparable, shared_samples
 from ..metrics.bins import check_bins
 from ..metrics.measure import FORMATS
 from ..metrics.paired import mean_difference
@@ -144,10 +145,10 @@ def check_shifted(preds:Predictions, shifted:Predictions, folds:int=5):
     ... except ValueError as error: print(error)
     shifted: 6 samples, want at least 10 to refit in 5 folds
     """
-    preds.check_comparable(shifted, 'shifted')
+    check_comparable(preds, shifted, 'shifted')
     if len(shifted) < 2*folds:
         raise ValueError(f'shifted: {len(shifted)} samples, want at least {2*folds} to refit in {folds} folds')
-    if shared := preds.shared_samples(shifted):
+    if shared := shared_samples(preds, shifted):
         raise ValueError(f'shifted: {shared} of its samples are in preds too, want other samples')
 
 def _refit(fits, name, calibrator):

@@ -12,7 +12,7 @@ from io import StringIO
 
 import numpy as np
 
-from ..core.predictions import MOST_VALUES
+from ..core.attributes import MOST_VALUES
 from .columns import columns_of_labels, label_columns
 
 # %% ../../nbs/08_files/02b_csv_text.ipynb #4a23f6a6

@@ -101,7 +101,17 @@ def _leaves(tensors):
 
 @dataclass(frozen=True)
 class Direction:
-    "The gradient v of the outer loss after a virtual step, and the derivative u of the training logits along v."
+    """The gradient v of the outer loss after a virtual step, and the derivative u of the training logits along v.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from calibnb.meta import head_direction
+    >>> head, h, y = torch.nn.Linear(2, 3), torch.ones(4, 2), torch.tensor([0, 1, 2, 0])
+    >>> gradient = torch.zeros(3, 2), torch.zeros(3)
+    >>> direction = head_direction(head, h, gradient, h, y, F.cross_entropy, lr=.1)
+    >>> direction.u.shape, [v.shape for v in direction.head]
+    (torch.Size([4, 3]), [torch.Size([3, 2]), torch.Size([3])])
+    """
     u:Tensor       # (N, K) derivative of the training logits along v
     head:tuple     # v of the head's weight and bias
     outer:Tensor   # 0-d, the outer loss after the virtual step
@@ -131,9 +141,9 @@ def head_direction(
     theta = dict(weight=head.weight.detach(), bias=head.bias.detach())
     gradients = {name: g.detach() for name, g in zip(theta, head_gradient)}
     moved = _leaves(virtual_step(theta, gradients, lr))
-    value = outer(F.linear(features_other, **moved), y_other)
-    v_weight, v_bias = torch.autograd.grad(value, list(moved.values()))
-    return Direction(F.linear(features, v_weight, v_bias), (v_weight, v_bias), value.detach())
+    outer_loss = outer(F.linear(features_other, **moved), y_other)
+    v_weight, v_bias = torch.autograd.grad(outer_loss, list(moved.values()))
+    return Direction(F.linear(features, v_weight, v_bias), (v_weight, v_bias), outer_loss.detach())
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #e0e9d01b
 def full_direction(
@@ -148,7 +158,18 @@ def full_direction(
     state=None,          # `rng_state` before the training batch's forward pass, to replay its dropout
     logits:Tensor|None=None, # (N, K) on the training batch, in fp32; on a CPU, saves one pass with 'difference'
 )->Direction:
-    "Return v and u for a virtual step of the whole network: v on the other batch, u on the training batch."
+    """Return v and u for a virtual step of the whole network: v on the other batch, u on the training batch.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from calibnb.meta import full_direction
+    >>> from calibnb.models import make_model
+    >>> model, x, y = make_model('mlp', 3, (4,), hidden=(8,)), torch.randn(8, 4), torch.arange(8) % 3
+    >>> found = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+    >>> gradients = {name: g for (name, _), g in zip(model.named_parameters(), found)}
+    >>> full_direction(model, x, gradients, torch.randn(5, 4), torch.arange(5) % 3, F.cross_entropy, lr=.1).u.shape
+    torch.Size([8, 3])
+    """
     pick('jvp_by', jvp_by, ('forward', 'difference'))
     by_difference = jvp_by == 'difference'
     gradients = {name: g.detach() for name, g in gradients.items() if g is not None}
@@ -158,15 +179,15 @@ def full_direction(
         with replay_rng(state, x.device): return functional_call(model, weights, (x,))
     precise = _without_tf32(x.device) if by_difference else nullcontext()
     with frozen_batchnorm_stats(model), precise:
-        value = outer(functional_call(model, moved, (x_other,)), y_other)
-        v = dict(zip(moved, torch.autograd.grad(value, list(moved.values()))))
+        outer_loss = outer(functional_call(model, moved, (x_other,)), y_other)
+        v = dict(zip(moved, torch.autograd.grad(outer_loss, list(moved.values()))))
         if by_difference:
             logits = None if x.is_cuda else logits  # on a GPU, given logits may have TF32 rounding errors
             u = _finite_difference(training_logits, theta, v, logits)
         else: u = _forward_mode(training_logits, theta, v)
     names = {id(p): name for name, p in model.named_parameters()}
     head = tuple(v[names[id(p)]] for p in (model.head.weight, model.head.bias))
-    return Direction(u.detach(), head, value.detach())
+    return Direction(u.detach(), head, outer_loss.detach())
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #961bc439
 _STEP = .03  # in units of sqrt(eps)*|theta|/|v|; balances rounding and truncation errors on networks of 2 to 18 layers
@@ -199,7 +220,18 @@ def meta_gradient(
     reduction:str='mean',    # reduction of the inner loss
     head_gradient=None,      # (weight, bias) gradient of a penalty, differentiable in the meta-parameters
 )->tuple:                    # a gradient for each meta-parameter
-    "Return the gradient of the outer loss after the virtual step, with respect to the meta-parameters."
+    """Return the gradient of the outer loss after the virtual step, with respect to the meta-parameters.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from calibnb.meta import LearnedSmoothing, head_direction, meta_gradient
+    >>> head, smoothing = torch.nn.Linear(2, 3), LearnedSmoothing(3)
+    >>> h, y, gradient = torch.ones(4, 2), torch.tensor([0, 1, 2, 0]), (torch.zeros(3, 2), torch.zeros(3))
+    >>> direction = head_direction(head, h, gradient, h, y, F.cross_entropy, lr=.1)
+    >>> d_logits = smoothing.logit_gradient(head(h).detach(), y, h)
+    >>> [g.shape for g in meta_gradient(direction, d_logits, smoothing.parameters(), lr=.1)]  # of the scalar eps
+    [torch.Size([])]
+    """
     product = (logit_gradient*direction.u).sum()  # <gradient of the inner loss, v>
     if reduction == 'mean': product = product/len(logit_gradient)
     if head_gradient is not None: product = product + sum((g*v).sum() for g, v in zip(head_gradient, direction.head))
@@ -282,7 +314,18 @@ def leaked_gradients(
     *, scope:str='head', # weights that the virtual step moves: 'head' or 'full'
     reduction:str='mean',# reduction of the inner loss: 'mean' or 'sum'
 )->dict:                 # name -> gradient
-    "Return the gradients that `backward` on the outer loss adds to the network's weights [Bohdal 2021, code]."
+    """Return the gradients that `backward` on the outer loss adds to the network's weights [Bohdal 2021, code].
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from calibnb.meta import LearnedSmoothing, leaked_gradients
+    >>> from calibnb.models import make_model
+    >>> batch, other = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(2)]
+    >>> model = make_model('mlp', 3, (4,), hidden=(8,))
+    >>> leaked = leaked_gradients(model, LearnedSmoothing(3), batch, other, F.cross_entropy, lr=.1)
+    >>> leaked['head.weight'].shape
+    torch.Size([3, 8])
+    """
     (x, y), (x_other, y_other), head = batch, other, model.head
     with frozen_batchnorm_stats(model):
         features = model.features(x)
@@ -291,6 +334,6 @@ def leaked_gradients(
         d_logits = inner.logit_gradient(logits, y, features)*_sample_factor(reduction, len(y))
         gradients = _inner_gradients(inner, head, logits, d_logits, theta, create_graph=True)
         moved = weights | virtual_step(theta, gradients, lr)
-        value = outer(functional_call(model, moved, (x_other,)), y_other)
-    found = torch.autograd.grad(value, list(weights.values()), materialize_grads=True)
+        outer_loss = outer(functional_call(model, moved, (x_other,)), y_other)
+    found = torch.autograd.grad(outer_loss, list(weights.values()), materialize_grads=True)
     return dict(zip(weights, found))

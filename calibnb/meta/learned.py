@@ -57,7 +57,21 @@ def _focal_gradient(gamma, log_p, label, log_p_y, log_rest, rest):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #4a476803
 class LearnedLoss(nn.Module):
-    "Base class of losses with learned parameters; a subclass defines `logit_gradient` and `losses`."
+    """Base class of losses with learned parameters; a subclass defines `logit_gradient` and `losses`.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from calibnb.meta import LearnedLoss
+    >>> class LearnedTemperature(LearnedLoss):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.T = torch.nn.Parameter(torch.ones(()))
+    ...     def logit_gradient(self, logits, target, features):
+    ...         return ((logits/self.T).softmax(1) - F.one_hot(target, logits.shape[1]))/self.T
+    ...     def losses(self, logits, target, features): return F.cross_entropy(logits/self.T, target, reduction='none')
+    >>> LearnedTemperature().losses(torch.zeros(1, 2), torch.tensor([0]), None).detach()
+    tensor([0.6931])
+    """
     def logit_gradient(self, logits:Tensor, target:Tensor, features:Tensor)->Tensor:  # (N, K)
         "Return the gradient of each sample's loss with respect to the logits, as a function of the parameters."
         raise NotImplementedError(f'{type(self).__name__}: logit_gradient takes logits, target, features; gives (N, K)')
@@ -144,7 +158,9 @@ class GammaNet(LearnedLoss):
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()
         self.W = nn.Parameter(W)
     @property
-    def exact(self): return self.init == 'exact' and self.A.shape[1] <= self.A.shape[0]
+    def exact(self):
+        "True if gamma starts at gamma0 for every input."
+        return self.init == 'exact' and self.A.shape[1] <= self.A.shape[0]
     def forward(self, features:Tensor)->Tensor:  # (N, d) -> (N,)
         "Return gamma of each sample; the features receive no gradient."
         p = (features.detach() @ self.A).softmax(1)     # (N, k)

@@ -37,10 +37,10 @@ LEARN = {'gamma': GammaNet, 'smoothing': LearnedSmoothing, 'l2': LearnedL2}
 OUTER = {'sece': sece, 'dece': dece, 'ce': _cross_entropy}
 _CHOICES = dict(learn=LEARN, outer=OUTER, scope=('head', 'full'), jvp_by=('forward', 'difference'))
 
-def _check_finite_options(name, options):
-    for key, value in options.items():
+def _check_finite_options(field_name, options):
+    for option, value in options.items():
         is_infinite = isinstance(value, float) and not math.isfinite(value)
-        if value == 'inf' or is_infinite: raise ValueError(f'{name}: {key} is {value}, want a finite number')
+        if value == 'inf' or is_infinite: raise ValueError(f'{field_name}: {option} is {value}, want a finite number')
 
 class MetaRecipe(Settings):
     """The settings of bilevel training: the learned inner loss, the outer loss, and their steps.
@@ -57,8 +57,8 @@ class MetaRecipe(Settings):
     outer_args: dict = {}                      # options of the outer loss: bandwidth, n_bins, ...
     ce_weight: float = Field(0., ge=0)         # weight of cross-entropy in the outer loss
     cal_weight: float = Field(1., ge=0)        # weight of the calibration error
-    scope: str = 'head'                        # weights that step 2 below moves: head, full
-    jvp_by: str = 'forward'                    # of scope full: forward-mode derivative, or difference quotient
+    scope: str = 'head'                        # weights that the virtual step moves: head, full
+    jvp_by: str = 'forward'                    # for scope full: forward (mode), or difference (quotient)
     lr: float = Field(1e-4, gt=0)              # learning rate of Adam for the inner loss
     batch_size: int|None = Field(None, ge=2)   # for meta_val; None: the batch size of the recipe
     with_leak: bool = False                    # let meta_val train the network too, as in published code
@@ -126,14 +126,26 @@ class MetaRecipe(Settings):
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #f9ec0ce9
 class InnerLoss:
-    "A placeholder that describes the inner loss to checkpoints; `MetaStepper` computes the inner loss."
+    """A placeholder that describes the inner loss to checkpoints; `MetaStepper` computes the inner loss.
+
+    >>> from calibnb.meta import InnerLoss, MetaRecipe
+    >>> '"learn":"gamma"' in InnerLoss(MetaRecipe()).meta
+    True
+    """
     reduction = 'mean'
     def __init__(self, meta:MetaRecipe): self.meta = meta.model_dump_json()
     def __call__(self, logits, target):
         raise TypeError('the loss of a MetaTrainer is computed by MetaStepper; train with MetaTrainer.fit')
 
 class EndlessBatches:
-    "Batches of a split in random order, without end."
+    """Batches of a split in random order, without end.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.meta import EndlessBatches
+    >>> x, y = EndlessBatches(load_data('digits', n_meta=100).meta_val, size=64, seed=0).next('cpu')
+    >>> x.shape, y.shape
+    (torch.Size([64, 1, 4, 4]), torch.Size([64]))
+    """
     def __init__(self, split:Split, size:int, seed:int):
         self.split, self.size = split, min(size, len(split))
         self.generator = torch.Generator().manual_seed(seed)
@@ -156,7 +168,12 @@ class EndlessBatches:
 # %% ../../nbs/65_meta/03_trainer.ipynb #ce0e1cca
 @dataclass(frozen=True)
 class InnerStep:
-    "Results of the forward and backward pass on a training batch, for the step of the inner loss."
+    """Results of the forward and backward pass on a training batch, for the step of the inner loss.
+
+    >>> from calibnb.meta import InnerStep
+    >>> list(InnerStep.__dataclass_fields__)
+    ['x', 'y', 'logits', 'features', 'logit_gradient', 'losses', 'penalty']
+    """
     x:Tensor               # (B, ...)
     y:Tensor               # (B,)
     logits:Tensor          # (B, K), detached
@@ -171,6 +188,16 @@ class MetaStepper(Stepper):
 
     `meta_batches` and `meta_optimizer` train `inner`. `is_scaled` is False until `rescale` has set the mean of gamma.
     `totals` holds sums over the steps: the norm of the hypergradient, the outer loss, and the number of steps.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.meta import MetaRecipe, MetaTrainer
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe
+    >>> trainer = MetaTrainer(make_model('mlp', 10, (16,)), MetaRecipe(), Recipe.quick(epochs=1), 'cpu')
+    >>> history = trainer.fit(load_data('digits', n_meta=100))
+    >>> norm, outer_loss, steps = trainer.stepper.totals.tolist()
+    >>> type(trainer.stepper).__name__, steps  # 700 training samples in batches of 64
+    ('MetaStepper', 11.0)
     """
     def __init__(self, model, loss, recipe, device, meta:MetaRecipe, meta_val:Split):
         super().__init__(model, loss, recipe, device)
@@ -183,7 +210,7 @@ class MetaStepper(Stepper):
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
 
     def __call__(self, batch, lr:float)->tuple:  # sum of the losses, number of labels
-        "Update the inner loss on meta_val and then the network; return the sum of the losses and the number of labels."
+        "Update the inner loss on `meta_val`, then the network; return the sum of losses and the number of labels."
         self._start(lr)
         x_meta, y_meta = self.meta_batches.next(self.device)
         meta_batch = to_memory_format(x_meta, self.recipe), y_meta
@@ -330,8 +357,8 @@ class MetaTrainer(Trainer):
         _check_forward(self.model, to_memory_format(x, self.recipe))
         return MetaStepper(self.model, self.loss, self.recipe, self.device, self.meta, splits.meta_val)
 
-    def _train(self, *args):
-        try: return super()._train(*args)
+    def _train_epoch(self, *args):
+        try: return super()._train_epoch(*args)
         except FloatingPointError as e:
             hint = ', or set gamma_max in its learn_args' if self.meta.learn == 'gamma' else ''
             raise FloatingPointError(f'{e}; or the learned loss diverged: lower lr of the MetaRecipe '

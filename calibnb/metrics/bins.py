@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BIN_RULES', 'check_bins', 'check_closed', 'bin_ids', 'ReliabilityBins', 'hit_variance', 'bin_sums', 'scatter_sums',
-           'width_table', 'width_bins', 'mass_table', 'tie_starts', 'mean_of_ties', 'equal_mass_starts', 'mass_shares',
-           'interpolated_edges', 'chunks', 'class_sums', 'class_gaps', 'check_norm', 'table_norm', 'squared_gaps',
-           'mukhoti_adaptive_ece']
+           'width_table', 'width_bins', 'mass_table', 'equal_mass_starts', 'tie_starts', 'mean_of_ties', 'mass_shares',
+           'chunks', 'class_sums', 'class_gaps', 'check_norm', 'table_norm', 'squared_gaps', 'mukhoti_adaptive_ece',
+           'interpolated_edges']
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #845a9e9a
 from dataclasses import dataclass
@@ -40,12 +40,19 @@ def bin_ids(
     closed:str='right',  # 'right': (lo, hi], 0 in the first bin; 'left': [lo, hi), 1 in the last bin
     tolerance:float|None=None, # distance up to which a confidence belongs to an edge; None: `edge_tolerance(conf)`
 )->Tensor:               # int32 in 0..n_bins-1, the shape of conf
-    "Return the equal-width bin of each confidence."
+    """Return the equal-width bin of each confidence.
+
+    >>> import torch
+    >>> from calibnb.metrics.bins import bin_ids
+    >>> bin_ids(torch.tensor([0., .25, .26, 1.]), n_bins=4)  # .25 is an edge
+    tensor([0, 0, 1, 3], dtype=torch.int32)
+    """
     check_closed(closed)
-    within = min((edge_tolerance(conf) if tolerance is None else tolerance)*n_bins, _MAX_TOLERANCE)
+    if tolerance is None: tolerance = edge_tolerance(conf)
+    within = min(tolerance*n_bins, _MAX_TOLERANCE)
     scaled = conf.to(torch.float64, copy=True).mul_(n_bins)
-    below = scaled.sub_(within).ceil_().sub_(1) if closed == 'right' else scaled.add_(within).floor_()
-    return below.clamp_(0, n_bins - 1).int()
+    ids = scaled.sub_(within).ceil_().sub_(1) if closed == 'right' else scaled.add_(within).floor_()
+    return ids.clamp_(0, n_bins - 1).int()
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #12113e11
 @dataclass(frozen=True, eq=False)
@@ -137,7 +144,7 @@ def _table(sums, lo, hi):
 def width_table(
     sums:Tensor,  # (3, M) or (4, M), the `bin_sums` of equal-width bins
 )->ReliabilityBins:
-    "Make the table of equal-width bins from their sums."
+    "Return the table of equal-width bins from their sums."
     M = sums.shape[1]
     edges = torch.arange(M + 1, dtype=torch.float64, device=sums.device)/M
     return _table(sums, edges[:-1], edges[1:])
@@ -147,7 +154,7 @@ def width_bins(
     hit:Tensor,   # (N,) bool
     n_bins:int,
 )->ReliabilityBins:
-    "Make the table of equal-width bins from samples."
+    "Return the table of equal-width bins of samples."
     return width_table(bin_sums(bin_ids(conf, n_bins), conf, hit, n_bins).cpu())
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #fd88b72a
@@ -158,7 +165,13 @@ def mass_table(
     ties:str='mean',   # equal confidences: 'mean': all count with their common share of hits; 'group': in one bin, so
                        # that there may be fewer bins; 'split': in sample order, as in the papers
 )->ReliabilityBins:
-    "Make the table of bins with equal numbers of samples; at most N bins."
+    """Return the table of bins with equal numbers of samples; at most N bins.
+
+    >>> import torch
+    >>> from calibnb.metrics.bins import mass_table
+    >>> mass_table(torch.tensor([.6, .9, .7, .8]), torch.tensor([False, True, True, True]), n_bins=2).count
+    tensor([2, 2])
+    """
     pick('ties', ties, ('mean', 'group', 'split'))
     tolerance = edge_tolerance(conf)
     conf, order = conf.double().sort(stable=True)
@@ -174,6 +187,18 @@ def mass_table(
         last = ids.bincount().cumsum(0) - 1
         first = F.pad(last[:-1] + 1, (1, 0))
     return _table(scatter_sums(ids, len(last), [torch.ones_like(conf), hit, conf]).cpu(), conf[first], conf[last])
+
+BIN_RULES = {'width': width_bins, 'mass': mass_table}  # scheme -> function of confidences, hits and a number of bins
+
+def equal_mass_starts(
+    n:int,      # number of sorted samples
+    n_bins:int,
+    device='cpu',
+)->Tensor:      # (min(n, n_bins),) int64
+    "Return the first position of each bin; sizes differ by at most one, and larger bins come first."
+    size, larger = divmod(n, n_bins)
+    k = torch.arange(min(n, n_bins), device=device)
+    return k*size + k.clamp_max(larger)
 
 def tie_starts(
     p:Tensor,        # (N,) sorted; or (N, K), each column sorted
@@ -191,52 +216,27 @@ def mean_of_ties(p, values, tolerance):
     total, number = (torch.zeros_like(flat).index_add_(0, group, v) for v in (flat, torch.ones_like(flat)))
     return (total/number)[group].view(p.shape[::-1]).T
 
-BIN_RULES = {'width': width_bins, 'mass': mass_table}  # scheme -> function of confidences, hits and a number of bins
-
-def equal_mass_starts(
-    n:int,      # number of sorted samples
-    n_bins:int,
-    device='cpu',
-)->Tensor:      # (min(n, n_bins),) int64
-    "Return the first position of each bin; sizes differ by at most one, and larger bins come first."
-    size, larger = divmod(n, n_bins)
-    k = torch.arange(min(n, n_bins), device=device)
-    return k*size + k.clamp_max(larger)
-
 def mass_shares(
     conf:Tensor,  # (N,) on the CPU
     n_bins:int,
 )->list[tuple[Tensor, Tensor]]: # pairs of bins, (N,) int64, and shares, (N,); the shares of a sample sum to 1
     """Return the bins of `mass_table` that each sample counts in, and its share in each.
 
-    There is one pair unless equal confidences fall into several bins; each of these samples counts in all of them."""
+    One pair is enough unless equal confidences fall into several bins; then each of them counts in all these bins."""
     sorted_conf, order = conf.double().sort()
     start = tie_starts(sorted_conf, edge_tolerance(conf)).nonzero()[:, 0]
     edges = F.pad(equal_mass_starts(len(conf), n_bins), (0, 1), value=len(conf))
     end = F.pad(start[1:], (0, 1), value=len(conf))
     first, last = (torch.searchsorted(edges, at, right=True) - 1 for at in (start, end - 1))
-    ties = torch.empty_like(order)  # the group of equal confidences of each sample
-    ties[order] = torch.arange(len(start), device='cpu').repeat_interleave(end - start)
+    group = torch.empty_like(order)  # the group of equal confidences of each sample
+    group[order] = torch.arange(len(start), device='cpu').repeat_interleave(end - start)
     found = []
     for k in range(int((last - first).amax()) + 1):
         ids = torch.minimum(first + k, last)
         inside = torch.minimum(end, edges[ids + 1]) - torch.maximum(start, edges[ids])
         share = inside.masked_fill(first + k > last, 0).double()/(end - start)
-        found.append((ids[ties], share[ties]))
+        found.append((ids[group], share[group]))
     return found
-
-def interpolated_edges(
-    conf:Tensor,  # (N,)
-    n_bins:int,   # M
-)->Tensor:        # (M + 1,) float64, increasing
-    "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
-    c = conf.double().sort().values
-    # N/M is computed first, as in the reference code
-    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)
-    rank = rank.clamp_max(len(c) - 1)
-    below = rank.long()
-    above = (below + 1).clamp_max(len(c) - 1)
-    return c[below] + (rank - below)*(c[above] - c[below])
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #571077de
 def chunks(
@@ -267,14 +267,14 @@ def class_sums(
     sums = torch.zeros(4, K, n_bins, dtype=torch.float64, device='cpu')
     number, hits, confs, squares = sums  # views
     total = torch.zeros(2, K, dtype=torch.float64, device='cpu')
-    within = edge_tolerance(probs) if tolerance is None else tolerance
-    def cells(values, labels): return bin_ids(values, n_bins, tolerance=within) + n_bins*labels
+    if tolerance is None: tolerance = edge_tolerance(probs)
+    def cells(values, columns): return bin_ids(values, n_bins, tolerance=tolerance) + n_bins*columns
     def counts(cell, weights=None):
         return torch.bincount(cell, weights=weights, minlength=K*n_bins).reshape(K, n_bins)
     for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
-        # at most M entries of a row
-        index = (p > 1/n_bins + within).reshape(-1).nonzero()[:, 0]
+        # most entries of a row lie in the first bin of their column, so only the others are binned
+        index = (p > 1/n_bins + tolerance).reshape(-1).nonzero()[:, 0]
         values = p.reshape(-1)[index]
         cell = cells(values, index % K)
         number += counts(cell)
@@ -352,3 +352,16 @@ def mukhoti_adaptive_ece(
     inside = ids >= 0  # -1: at the lowest edge
     gaps = torch.bincount(ids[inside], weights=(hit.double() - conf)[inside], minlength=n_bins)
     return (gaps.abs().sum()/N).cpu()
+
+def interpolated_edges(
+    conf:Tensor,  # (N,)
+    n_bins:int,   # M
+)->Tensor:        # (M + 1,) float64, increasing
+    "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
+    c = conf.double().sort().values
+    # N/M is computed first, as in the reference code
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)
+    rank = rank.clamp_max(len(c) - 1)
+    below = rank.long()
+    above = (below + 1).clamp_max(len(c) - 1)
+    return c[below] + (rank - below)*(c[above] - c[below])

@@ -17,7 +17,7 @@ def cluster_sums(
     values:Tensor,   # (V, N)
     cluster:Tensor,  # (N,) int64 number of the cluster of each sample
 )->Tensor:           # (V, G) float64
-    "Sum each row of values over each cluster."
+    "Return the sum of each row of values over each cluster."
     values = values.double().cpu()
     return values.new_zeros(len(values), int(cluster.max()) + 1).index_add_(1, cluster.cpu(), values)
 
@@ -47,10 +47,10 @@ def variance_factor(
     level:float=.95,      # of the interval in which it is used
     weight:Tensor|None=None, # (N,) sampling weights; None: every weight is 1
 )->float:
-    """Return the factor of the variance in an interval: the design effect, larger for few clusters; 1 without clusters.
+    """Return the factor of the variance in an interval: the design effect, raised for few clusters; 1 without clusters.
 
-    Sampling weights raise it, too, see `weighting_effect`. The variance between G clusters is estimated, so the
-    quantile of Student's t with G - 1 degrees of freedom takes the place of the normal one [Korn 1998].
+    The variance between G clusters is estimated, so the quantile of Student's t with G - 1 degrees of freedom replaces
+    the normal quantile [Korn 1998]. Sampling weights are a further factor, see `weighting_effect`.
 
     >>> import torch
     >>> from calibnb.metrics.clusters import variance_factor
@@ -72,6 +72,6 @@ def together(
     cluster:Tensor|None,     # (N,)
     weight:Tensor|None=None, # (N,) sampling weights
 )->float:
-    "Return how many samples come with one that was not seen: the mean size of clusters, times the effect of weights."
+    "Return how many samples an unseen sample stands for: the mean size of clusters, times the effect of weights."
     of_weights = 1. if weight is None else len(weight)/effective_size(weight)
     return of_weights if cluster is None else of_weights*len(cluster)/(int(cluster.max()) + 1)

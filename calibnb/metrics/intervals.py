@@ -34,7 +34,7 @@ def check_metric(metric):
 def z_quantile(
     level:float=.95,
 )->float:
-    "Return the half-width of a normal interval in standard errors, 1.96 at 95 %."
+    "Return the half-width of a normal interval in standard errors: 1.96 at 95 %."
     check_level(level)
     return NormalDist().inv_cdf((1 + level)/2)
 
@@ -63,12 +63,12 @@ def percentiles(
     return lower.item(), upper.item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5be100fb
-_N_DRAWS = 2**13  # largest number of drawn units; a standard error then has a relative error of 1/sqrt(2*2**13)
+_N_DRAWS = 2**13  # larger sets share draws, see below; a standard error then has a relative error of 1/sqrt(2*2**13)
 
 class Resamples:
     """Bootstrap resamples of a set, shared by all metrics; row 0 of each result belongs to the set itself [Efron 1993].
 
-    A group is drawn as a whole: a cluster, a block or a sample. Attributes: `n`, the number of samples; `group`, the
+    A group (a cluster, a block or a sample) is drawn as a whole. Attributes: `n`, the number of samples; `group`, the
     (n,) group of each sample, or None if each sample is a group; `weight`, the (1 + n_boot, groups) counts; and `size`,
     the (1 + n_boot, 1) numbers of samples.
 
@@ -82,7 +82,7 @@ class Resamples:
         clusters,        # (N,) int64 cluster of each sample, e.g. `run.rows['test']`; or the number N, without clusters
         n_boot:int=400,  # number of resamples
         seed:int=0,
-        draw:str='poisson', # 'poisson': a cluster has the same counts in every set; 'multinomial': draw N samples
+        draw:str='poisson', # 'poisson': a cluster has the same counts in every set; 'multinomial': N draws, no clusters
         order:Tensor|None=None, # (N,) row numbers, e.g. of `random_order`: counts are drawn in this order of samples
     ):
         check_resamples(n_boot)
@@ -106,13 +106,13 @@ class Resamples:
     def means(self,
         values:Tensor,    # (V, N)
     )->Tensor:            # (1 + n_boot, V) float64
-        "Average each row of values over the set and each resample."
+        "Return the mean of each row of values over the set and each resample."
         return self._sums(values)/self.size
 
     def mean(self,
         values:Tensor,    # (N,)
     )->np.ndarray:        # (1 + n_boot,)
-        "Average one value per sample over the set and each resample."
+        "Return the mean of one value per sample over the set and each resample."
         return self.means(values[None])[:, 0].numpy()
 
     def sums_by_bin(self,
@@ -120,7 +120,7 @@ class Resamples:
         values:Tensor,    # (N,)
         n_bins:int,
     )->Tensor:            # (1 + n_boot, n_bins) float64
-        "Sum one value per sample over each bin, for the set and each resample."
+        "Return the sums of one value per sample in each bin, for the set and each resample."
         group = torch.arange(self.n, device='cpu') if self.group is None else self.group
         sums = torch.zeros(self.weight.shape[1]*n_bins, dtype=torch.float64, device='cpu')
         sums.index_add_(0, group*n_bins + ids.long().cpu(), values.double().cpu())
@@ -131,12 +131,12 @@ class Resamples:
         hit:Tensor,       # (N,) bool
         n_bins:int=15,
     )->np.ndarray:        # (1 + n_boot,)
-        "Compute the ECE of the set and each resample; resampling adds bias, so use only differences of two ECEs."
+        "Return the ECE of the set and each resample; resampling adds bias, so use only differences of two ECEs."
         gaps = self.sums_by_bin(bin_ids(conf, n_bins), hit.double() - conf.double(), n_bins)
         return (gaps.abs().sum(1)/self.size[:, 0]).numpy()
 
 def _multinomial_counts(n, n_boot, seed):
-    "Return the (n,) block of each sample, or None if each sample is a block, and (n_boot, blocks) counts of draws."
+    "Return the (n,) random block of each sample, None for blocks of one sample, and (n_boot, blocks) counts of draws."
     units, draw = min(n, _N_DRAWS), torch.Generator().manual_seed(seed)
     block = torch.randperm(n, generator=draw, device='cpu') % units if n > units else None
     rows = torch.randint(units, (n_boot, units), generator=draw, dtype=torch.int32, device='cpu')
@@ -165,7 +165,14 @@ def proportion_interval(
     count:Tensor,  # (M,) trials
     level:float=.95,
 )->tuple[Tensor, Tensor]: # lower and upper ends, nan where there are no trials
-    "Return exact Clopper-Pearson intervals of proportions [Clopper 1934]."
+    """Return exact Clopper-Pearson intervals of proportions [Clopper 1934].
+
+    >>> import torch
+    >>> from calibnb.metrics.intervals import proportion_interval
+    >>> low, high = proportion_interval(torch.tensor([0, 80]), torch.tensor([3, 100]))
+    >>> high  # no hit in three trials: (1 - high)**3 = .025
+    tensor([0.7076, 0.8733], dtype=torch.float64)
+    """
     from scipy.special import betaincinv  # the quantile of a beta distribution
     check_level(level)
     k, n, tail = hits.double().numpy(), count.double().numpy(), (1 - level)/2
@@ -186,23 +193,21 @@ def norm_interval(
     level:float=.95,
     null_noise=None, # simulated errors where the true gap is 0; None: as `noise`
     sign:int=0,      # 1: only positive gaps count; -1: only negative gaps; 0: both
-    spread:float=1., # factor of the standard deviation of the sum: above 1 if errors of gaps come together
+    spread:float=1., # factor of the standard deviation of the sum, above 1 if the errors of the gaps are correlated
     rise=None,       # (M,) how far each |gap| may exceed its estimate, for independent gaps; None: from `noise`
 )->tuple[float, float]: # lower and upper end
-    "Return an interval of sum(weight*|gap|); the lower end counts gaps below the threshold of [Donoho 1994] as noise."
+    "Return an interval of sum(weight*|gap|); at its lower end, gaps below the threshold of [Donoho 1994] are noise."
     check_level(level)
     tail = (1 - level)/2
     def norm(g): return ((sign*g).clamp_min(0) if sign else g.abs()) @ weight
     threshold = math.sqrt(2*math.log(2*many))*error
     real = torch.where(gap.abs() > threshold, gap, 0.)
+    signed = torch.stack([weight, torch.where(gap < 0, -weight, weight)], 1)
     chunks = [noise] if isinstance(noise, Tensor) else noise
-    def sparse_noise(draws, null): return draws if null is None else torch.where(real == 0, null, draws)
-    pairs = zip(chunks, repeat(None) if null_noise is None else null_noise)
-    signed = torch.stack([weight, torch.where(gap < 0, -weight, weight)], 1) if rise is None else None
     sparse, errors = [], []  # sums if small gaps are noise; errors of the sum if all gaps are real
-    for draws, null in pairs:
-        sparse.append(norm(real + sparse_noise(draws, null)))
-        if signed is not None: errors.append(draws.to(weight.dtype) @ signed)
+    for chunk, null in zip(chunks, repeat(None) if null_noise is None else null_noise):
+        sparse.append(norm(real + (chunk if null is None else torch.where(real == 0, null, chunk))))
+        if rise is None: errors.append(chunk.to(weight.dtype) @ signed)
     sparse = torch.cat(sparse)
     largest = sparse.mean() + spread*(sparse.quantile(1 - tail) - sparse.mean())
     lower = norm(gap) - (largest - norm(real))
@@ -248,7 +253,7 @@ def gap_errors(
     return (largest - now).clamp_min(0), torch.where(gap > 0, less, more)
 
 def _without_twins(gap, acc, count, weight):
-    "Make one bin of neighbours with equal rates: equal confidences over several equal-mass bins share their hits."
+    "Merge neighbours with equal rates: equal confidences over several equal-mass bins share their hits."
     def same(v): return (v[1:] - v[:-1]).abs() < 1e-12
     first = torch.cat([acc.new_ones(1, dtype=torch.bool), ~(same(gap) & same(acc))])
     group = first.cumsum(0) - 1
@@ -300,17 +305,17 @@ def class_interval(
     number, hits, confs, squares = classes.flatten(1)
     number, hits, confs, squares = (v[number > 0] for v in (number, hits, confs, squares))
     expected = (confs/number).clamp(0, 1)
-    # variance of the hits of a calibrated bin: for equal probabilities, and the exact sum of p(1 - p)
-    binomial, variance = number*expected*(1 - expected), (confs - squares).clamp_min(0)
-    std_ratio = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
+    # variance of the hits of a calibrated bin: if its probabilities were equal, and the exact sum of p(1 - p)
+    if_equal, variance = number*expected*(1 - expected), (confs - squares).clamp_min(0)
+    std_ratio = torch.where(if_equal > 0, variance/if_equal, 0.).clamp_max(1).sqrt()
     error, gap = rate_variance(hits, number).sqrt(), (hits - confs)/number
     rise, fall = gap_errors(gap, hits, number, level)
     noise = _normal_noise(fall/z_quantile(level), draws, seed)
     null_noise = _binomial_noise(number, expected, std_ratio, draws, seed)
     largest_error = torch.maximum(error, variance.sqrt()/number)
     weight = number/number.sum()
-    paired = 0. if mirrored else ((variance/(1 + variance)).sum()/variance.sum().clamp_min(1e-300)).item()
-    spread = math.sqrt(1 + paired)
+    excess = 0. if mirrored else ((variance/(1 + variance)).sum()/variance.sum().clamp_min(1e-300)).item()
+    spread = math.sqrt(1 + excess)
     return norm_interval(gap, noise, largest_error, weight, len(number), level, null_noise, spread=spread, rise=rise)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c79a258
@@ -329,9 +334,9 @@ def squared_interval(
     debiased = gap.square() - noise/n
     value = (weight*debiased).sum()
     mean = (weight*gap.square()).sum()
-    spread = torch.maximum(noise, n*rate_variance(n, n))  # a bin without a miss is uncertain, too
-    by_sample = (weight*((gap.square() - mean).square() + 4*debiased*spread)).sum().clamp_min(0)/N
-    by_pairs = (2*weight.square()*spread.square()/(n*(n - 1).clamp_min(1))).sum()
+    variance = torch.maximum(noise, n*rate_variance(n, n))  # a bin without a miss is uncertain, too
+    by_sample = (weight*((gap.square() - mean).square() + 4*debiased*variance)).sum().clamp_min(0)/N
+    by_pairs = (2*weight.square()*variance.square()/(n*(n - 1).clamp_min(1))).sum()
     half_width = z_quantile(level)*(by_sample + by_pairs).sqrt()
     return (value - half_width).clamp_min(0).sqrt().item(), (value + half_width).clamp_min(0).sqrt().item()
 
@@ -343,9 +348,10 @@ def consistent_errors(
     seed:int=0,
     weight:Tensor|None=None, # (M,) weights of |gap| in the ECE; None: the shares of the samples
 )->Tensor:           # (draws,) float64
-    "Simulate the ECE of models that are calibrated in each bin."
+    "Return simulated ECEs of a model that is calibrated in each bin."
     full = count > 0
-    p, n = conf[full].clamp(0, 1).numpy()[:, None], count[full].round().clamp_min(1).numpy().astype(np.int64)[:, None]
+    p = conf[full].clamp(0, 1).numpy()[:, None]
+    n = count[full].round().clamp_min(1).numpy().astype(np.int64)[:, None]
     hits = np.random.default_rng(seed).binomial(n, p, (len(n), draws))
     if weight is None: return torch.from_numpy(abs(hits - n*p).sum(0)/n.sum())
     return torch.from_numpy((weight[full].numpy()[:, None]*abs(hits/n - p)).sum(0))
@@ -373,7 +379,12 @@ def calibration_in_the_large_p(
 def holm(
     p,         # (m,) p values
 )->list:       # (m,) adjusted p values; nan stays nan and does not count
-    "Adjust p values for multiple testing by Holm's method."
+    """Return p values adjusted for multiple testing by Holm's method.
+
+    >>> from calibnb.metrics.intervals import holm
+    >>> holm([.01, .04, .03])
+    [0.03, 0.06, 0.06]
+    """
     p = np.asarray(p, np.float64)
     order = np.argsort(p)[:np.isfinite(p).sum()]  # nan comes last
     adjusted, largest = np.full(len(p), math.nan), 0.

@@ -37,7 +37,7 @@ class Measure(BaseModel):
 
     @property
     def within_floor(self)->bool:
-        "True if the error is at most `floor_high`, so a calibrated model could have this error."
+        "True if a calibrated model could have this error: it is at most `floor_high`."
         return self.value <= self.floor_high
 
     @property
@@ -103,5 +103,10 @@ COLUMNS = [name for name, shown in FORMATS.items() if shown.meaning]  # measures
 def format_of(
     name:str, # a measure; 'ece_10' is written like 'ece'
 )->Format:
-    "Return how a measure is written."
+    """Return how a measure is written.
+
+    >>> from calibnb.metrics.measure import format_of
+    >>> format_of('ece').percent(.1181), format_of('nll').number(.8945)
+    ('11.81 %', '0.8945')
+    """
     return FORMATS.get('ece' if name.startswith('ece_') else name) or Format(name)

@@ -38,7 +38,7 @@ class PairedDifference:
     low: float    # lower end of the interval
     high: float   # upper end of the interval
     n: int        # number of samples
-    seen: bool = True # False: neither model has a miss, so what a miss costs is unknown
+    seen: bool = True # False: neither model has a miss, so the cost of a miss is unknown
 
     def verdict(self,
         margin:float, # the largest difference that does not matter, >= 0
@@ -69,7 +69,7 @@ def mean_difference(
     old:Tensor,      # (N,) a value of each sample, e.g. its NLL
     new:Tensor,      # (N,)
     level:float=.95,
-    unseen=(),       # differences of samples of kinds that a small set may lack, e.g. where only one model is wrong
+    unseen=(),       # differences of samples that a small set may lack, e.g. where only one model is wrong
     cluster:Tensor|None=None, # (N,) number of the cluster of each sample, see `clusters`
     weight:Tensor|None=None,  # (N,) sampling weights, see `sampling_weights`
 )->PairedDifference:
@@ -87,9 +87,9 @@ def mean_difference(
     if not math.isfinite(sum(means)):
         infinite = means[1] - means[0]  # inf, -inf or nan
         return PairedDifference(*means, infinite, infinite, infinite, n)
-    value, noise = each.mean().item(), each.var().item()/n if n > 1 else math.inf
-    noise *= variance_factor(each, cluster, level)
-    error = math.sqrt(noise + sum((d*together(cluster, weight)/n)**2 for d in unseen))
+    value = each.mean().item()
+    variance = variance_factor(each, cluster, level)*(each.var().item()/n if n > 1 else math.inf)
+    error = math.sqrt(variance + sum((d*together(cluster, weight)/n)**2 for d in unseen))
     return PairedDifference(*means, value, value - z*error, value + z*error, n)
 
 def rate_difference(
@@ -124,36 +124,38 @@ def _corrected(z):
     return z.abs() - _A*torch.exp(-z.square()/(2*_S**2))
 
 def _gaps(old, new, n_bins, cluster=None, level=.95, weight=None):
-    "Return the (2M,) g_b of the bins of both models, and their (2M, 2M) covariance."
-    n, M = len(old[0]), 2*n_bins
+    "Return the (2M,) g_b of the M bins of the old model and of the new one, and their (2M, 2M) covariance."
+    n, bins = len(old[0]), 2*n_bins
     ids = torch.stack([bin_ids(conf, n_bins).long() + k*n_bins for k, (conf, _) in enumerate((old, new))])
     hit = torch.stack([hit.double() for _, hit in (old, new)])
-    residual = hit - torch.stack([conf.double() for conf, _ in (old, new)])
     share = torch.ones(n, dtype=torch.float64, device='cpu') if weight is None else of_mean_one(weight)
-    residual = share*residual
-    gap = torch.bincount(ids.view(-1), residual.view(-1), M)/n
+    residual = share*(hit - torch.stack([conf.double() for conf, _ in (old, new)]))
+    def total(values): return torch.bincount(ids.view(-1), values.expand_as(hit).reshape(-1), bins)
+    gap = total(residual)/n
     if cluster is not None: covariance = _clustered_covariance(ids, residual, gap, share, cluster.cpu(), level)
-    else:  # for each pair of bins, the sum over the samples in both bins of the product of residuals
-        products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
-        # a linearized gap has the mean gap, times the weight, subtracted from each sample
-        cross = torch.outer(gap, torch.bincount(ids.view(-1), (share*residual).view(-1), M)/n)
+    else:
+        # for each pair of bins, the sum over the samples in both bins of the product of residuals
+        products = sum(torch.bincount(ids[i]*bins + ids[j], residual[i]*residual[j], bins**2)
+                       for i in (0, 1) for j in (0, 1))
+        # about their mean: each sample has its weight times the gap subtracted
+        cross = torch.outer(gap, total(share*residual)/n)
         apart = cross + cross.T - torch.outer(gap, gap)*share.square().mean()
-        covariance = products.view(M, M)/n**2 - apart/n
-    variance = covariance.diagonal()
-    mass, squares, hits = (torch.bincount(ids.view(-1), (share**k*of).view(-1), M)
-                           for k, of in ((1, torch.ones_like(hit)), (2, torch.ones_like(hit)), (1, hit)))
-    effect = 1. if cluster is None else max(design_effect(of_model, cluster) for of_model in residual)
-    size = (mass.square()/squares.clamp_min(1e-300)).clamp_min(1)/effect
+        covariance = products.view(bins, bins)/n**2 - apart/n
     # a bin without a miss has noise, too
-    raised = torch.maximum(variance, (mass/n).square()*rate_variance(hits/mass.clamp_min(1e-300)*size, size))
+    effect = 1. if cluster is None else max(design_effect(of_model, cluster) for of_model in residual)
+    mass = total(share)
+    size = (mass.square()/total(share.square()).clamp_min(1e-300)).clamp_min(1)/effect
+    least = (mass/n).square()*rate_variance(total(share*hit)/mass.clamp_min(1e-300)*size, size)
+    variance = covariance.diagonal()
+    raised = torch.maximum(variance, least)
     scale = torch.where(variance > 0, raised/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale
     return gap, covariance + torch.diag(raised - covariance.diagonal())
 
 def _clustered_covariance(ids, residual, gap, share, cluster, level):
     "Return the (2M, 2M) covariance of the g_b from their sums over clusters."
-    G, M, n = int(cluster.max()) + 1, len(gap), len(cluster)
-    sums = torch.bincount((ids + cluster*M).view(-1), residual.view(-1), G*M).view(G, M)
+    G, bins, n = int(cluster.max()) + 1, len(gap), len(cluster)
+    sums = torch.bincount((ids + cluster*bins).view(-1), residual.view(-1), G*bins).view(G, bins)
     size = torch.bincount(cluster, share, G)
     apart = sums/n - size[:, None]*gap/n
     return apart.T @ apart*G/max(1, G - 1)*few_clusters(G, level)**2

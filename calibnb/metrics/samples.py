@@ -31,6 +31,7 @@ def hits(
     if scores.shape[1] == 1: return target == 1
     if not scores.is_cpu: return first_argmax(scores) == target
     hit = scores.gather(1, target[:, None])[:, 0] == top
+    # classes can tie only at one half and below, so only such rows are searched for the first maximum
     unsure = (hit & (conf <= _MAX_TIED)).nonzero()[:, 0]
     if len(unsure):
         rows, labels = scores.index_select(0, unsure), target.index_select(0, unsure)
@@ -158,7 +159,7 @@ def over_samples(
     labelled:bool=True,         # True: target is required
     join=_mean_over_columns,    # combines the values of the columns
 )->Tensor:
-    "Compute a metric of samples; for a multilabel task, the mean over columns."
+    "Return a metric of samples; for a multilabel task, its mean over columns."
     if task is not None: pick('task', task, ('multilabel',))
     columns = _columns_of_samples(probs, target, task, sample_weight, ignore_index, validate, name, labelled)
     for samples in columns: refuse_empty(samples)
@@ -171,7 +172,14 @@ def sample_metric(
 ):                           # a decorator
     """Turn a function of `Samples` into a metric of probabilities in any form, with options of `over_samples`.
 
-    The function fn(samples, n_bins, *, norm) becomes fn(probs, target, n_bins, *, norm, ignore_index, validate)."""
+    The function fn(samples, n_bins, *, norm) becomes fn(probs, target, n_bins, *, norm, ignore_index, validate).
+
+    >>> from calibnb.metrics.samples import sample_metric
+    >>> @sample_metric('sample_weight')
+    ... def accuracy(samples): return samples.mean(samples.correct.double())
+    >>> accuracy([[.9, .1], [.8, .2]], [0, 1], sample_weight=[3, 1])
+    tensor(0.7500, dtype=torch.float64)
+    """
     taken = (*options, 'ignore_index', 'validate')
     def decorate(fn):
         @wraps(fn)

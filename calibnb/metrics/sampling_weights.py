@@ -37,9 +37,9 @@ def linearized(
 def effective_size(
     weight:Tensor,  # (N,) above 0
 )->float:
-    """Return how many samples of equal weight the samples are worth [Kish 1965].
+    """Return how many samples of equal weight the samples are worth, if values do not depend on weights [Kish 1965].
 
-    This is right if the values do not depend on the weights, see `weighting_effect`.
+    If they do, see `weighting_effect`.
 
     >>> import torch
     >>> from calibnb.metrics.sampling_weights import effective_size
@@ -52,7 +52,7 @@ def weighting_effect(
     values:Tensor,       # (N,)
     weight:Tensor|None,  # (N,) above 0; None: every weight is 1
 )->float:
-    """Return the variance of a weighted mean, divided by that of the mean of N samples drawn with equal probabilities.
+    """Return the variance of a weighted mean, relative to a mean of N samples drawn with equal probabilities.
 
     >>> import torch
     >>> from calibnb.metrics.sampling_weights import weighting_effect

@@ -168,7 +168,7 @@ def scores_of_a_miss(
     scores:dict,  # name in `MEAN_SCORES` -> (N,) float64 score of each sample
     K:int,        # number of classes; 1: P(y = 1) in one column, or stated confidences
 )->dict[str, float]:
-    "Return the scores to expect of a sample that the model gets wrong."
+    "Return the expected scores of a sample that the model gets wrong."
     other = (1 - conf).clamp_min(torch.finfo(conf.dtype).eps)/max(K - 1, 1)
     return {name: loss_of_a_miss(conf, hit, seen, MEAN_SCORES[name].of_misses(conf, other, K))
             for name, seen in scores.items()}

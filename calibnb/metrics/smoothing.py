@@ -24,16 +24,16 @@ def grid_size(sigma):
     return max(2**12, 2**math.ceil(math.log2(4/sigma)))  # a power of 2; sigma is at least four cells wide
 
 def cosine_means(
-    pieces,          # pairs of tensors: confidences in [0, 1], and errors hit - conf
+    pieces,          # pairs of tensors: confidences in [0, 1], and residuals hit - conf
     cells:int=2**12, # grid cells; the default suits sigma >= 1e-3, see `grid_size`
 )->Tensor:           # (cells + 1,) float64 a_k, on the device of the confidences
-    "Return the cosine coefficients a_k of the errors of all pairs, by linear binning on a grid."
-    at_lower, at_upper, n = 0., 0., 0  # sums of errors at the lower and the upper grid point of each cell
-    for conf, error in pieces:
-        x, error = conf.double()*cells, error.double()
+    "Return the cosine coefficients a_k of the residuals of all pairs, by linear binning on a grid."
+    at_lower, at_upper, n = 0., 0., 0  # sums of residuals at the lower and the upper grid point of each cell
+    for conf, residual in pieces:
+        x, residual = conf.double()*cells, residual.double()
         floor = x.floor().clamp_(max=cells - 1)
         cell = floor.int()
-        upper, total = _cell_sums(cell, cells, x.sub_(floor).mul_(error), error)
+        upper, total = _cell_sums(cell, cells, x.sub_(floor).mul_(residual), residual)
         at_lower, at_upper = at_lower + total - upper, at_upper + upper
         n += len(conf)
     return cosine_means_on_grid(F.pad(at_lower, (0, 1)) + F.pad(at_upper, (1, 0)), n)
@@ -44,7 +44,7 @@ def _cell_sums(cell, cells, *values):
     return [torch.bincount(cell, weights=v, minlength=cells) for v in values]
 
 def cosine_means_on_grid(mass, n):
-    "Transform sums of errors at the grid points (..., cells + 1) to cosine means of n samples; overwrite `mass`."
+    "Return the a_k of n samples from the sums of residuals at the grid points (..., cells + 1); overwrite `mass`."
     cells = mass.shape[-1] - 1
     mass[..., [0, -1]] *= 2  # each end coincides with its reflection
     return torch.fft.hfft(mass, 2*cells)[..., :cells + 1]/(2*n)  # the transform of an even sequence is a sum of cosines
@@ -58,11 +58,11 @@ def smoothed_error(
     means:Tensor,  # (..., cells + 1), from `cosine_means`
     sigma:float,   # width of the Gaussian, in units of confidence, > 0
 )->Tensor:         # (..., points + 1) f_sigma at equal steps from 0 to 1
-    "Smooth the errors of all samples with a reflected Gaussian."
+    "Return the residuals of all samples, smoothed with a reflected Gaussian."
     return _smoothed(means, sigma, _points_for(sigma))
 
 def _smoothed(means, sigma, points):
-    "Smooth errors with `sigma`, a number or (D, 1), at `points` equal steps (at most one step per cell)."
+    "Return f_sigma at `points` equal steps (at most one step per cell); `sigma` is a number or (D, 1)."
     points = min(points, means.shape[-1] - 1)
     k = torch.arange(points + 1, dtype=means.dtype, device=means.device)
     decay = (-(math.pi*sigma*k).square()/2).clamp_min_(-60).exp_()  # avoid denormal numbers, which are slow
@@ -81,25 +81,28 @@ def smooth_error_norm(
     means:Tensor,           # (cells + 1,), from `cosine_means`
     sigma:float|None=None,  # width of the Gaussian; None: the width that equals the error
 )->float:
-    "Return the smECE for width `sigma`; None: the fixed point smECE(sigma) = sigma [Błasiok 2024, Definition 3]."
+    """Return the smECE for width `sigma`; None: the fixed point smECE(sigma) = sigma [Błasiok 2024, Definition 3].
+
+    >>> import torch
+    >>> from calibnb.metrics.smoothing import cosine_means, smooth_error_norm
+    >>> means = cosine_means([(torch.ones(3), torch.tensor([0., 0., -1.]))])  # certain, but one in three is wrong
+    >>> f'{smooth_error_norm(means):.3f}'
+    '0.333'
+    """
+    from scipy.optimize import brentq
     error = lru_cache(lambda width: _absolute_integral(smoothed_error(means, width)).item())
     if sigma is not None: return error(sigma)
-    return _fixed_point(error, at_least=abs(means[0].item()))  # the smECE is at least |mean error|
-
-def _fixed_point(f, at_least):
-    "Return x >= `at_least` with f(x) = x, for a decreasing f; if there is no such x, return f(`at_least`)."
-    from scipy.optimize import brentq
-    low = max(at_least, 1e-6)
-    high = f(low)  # an upper bound of x, because f decreases
-    crosses = f(low) > low and f(high) < high
-    return brentq(lambda x: f(x) - x, low, high, xtol=1e-7) if crosses else high
+    low = max(abs(means[0].item()), 1e-6)  # the smECE is at least |mean residual|
+    high = error(low)  # and at most this, because the error falls as the width grows
+    crosses = high > low and error(high) < high
+    return brentq(lambda width: error(width) - width, low, high, xtol=1e-7) if crosses else high
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #b5d218de
 def smooth_error_norms(
-    means:Tensor,  # (D, cells + 1), from `cosine_means`; D sets of errors
+    means:Tensor,  # (D, cells + 1), from `cosine_means`; D sets of residuals
     steps:int=6,   # iterations
-)->Tensor:         # (D,) smECE of each set; for errors that are noise, accurate to three digits
-    "Return the fixed point of `smooth_error_norm` for each of many sets of errors."
+)->Tensor:         # (D,) smECE of each set; for noise, accurate to three digits
+    "Return the fixed point of `smooth_error_norm` for each of many sets of residuals."
     width = means[:, 0].abs().clamp_min(.01)
     for _ in range(steps):
         points = _points_for(2*width.amin().item())
@@ -114,20 +117,20 @@ def smooth_noise(
     draws:int=300,
     seed:int=0,
     cells:int=2**12,  # grid cells
-    means:Tensor|None=None, # `cosine_means` of the errors; None: computed from conf and hit
+    means:Tensor|None=None, # `cosine_means` of the residuals; None: computed from conf and hit
     value:float|None=None,  # smECE; None: computed from the means
     factor:float=1.,  # by which clusters raise the variance, see `clusters`
 )->dict:              # arguments of `intervals.norm_interval`
     "Return the smoothed error with sigma = smECE, simulated noise, and the weights of an integral from 0 to 1."
     conf = conf.double().cpu()
-    e = hit.double().cpu() - conf
-    if means is None: means = cosine_means([(conf, e)], cells)
+    residual = hit.double().cpu() - conf
+    if means is None: means = cosine_means([(conf, residual)], cells)
     if value is None: value = smooth_error_norm(means)
     sigma = max(value, 1e-4)  # the smallest width that `grid_size` accepts
     points = min(means.shape[-1] - 1, _points_for(2*sigma))  # smoothing removes finer noise
-    squares = e.square() + 2/len(e)  # two misses more than were seen, as in `rate_variance`
+    squares = residual.square() + 2/len(conf)  # two misses more than were seen, as in `rate_variance`
     variance = torch.bincount((conf*points).round().int(), weights=squares, minlength=points + 1)
-    sd = (factor*variance).sqrt().float()  # standard deviation of the summed error at each grid point
+    sd = (factor*variance).sqrt().float()  # standard deviation of the summed residuals at each grid point
     draw = torch.Generator().manual_seed(seed)
     mass = torch.randn(draws, points + 1, generator=draw, dtype=torch.float32, device='cpu').mul_(sd)
     gap = _smoothed(means, sigma, points)
@@ -147,9 +150,9 @@ def smooth_curve(
 )->tuple[Tensor, Tensor, Tensor]: # (P,) confidences, (P,) accuracies (nan where samples are rare), (P,) densities
     "Return the curves of a smooth reliability diagram: accuracy and density of samples as functions of confidence."
     conf = conf.double().cpu()
-    e = hit.double().cpu() - conf
-    share = torch.ones_like(e) if weight is None else weight.double().cpu()/weight.double().mean().cpu()
-    error = smoothed_error(cosine_means([(conf, share*e)]), sigma)
+    residual = hit.double().cpu() - conf
+    share = torch.ones_like(conf) if weight is None else weight.double().cpu()/weight.double().mean().cpu()
+    error = smoothed_error(cosine_means([(conf, share*residual)]), sigma)
     density = smoothed_error(cosine_means([(conf, share)]), sigma).clamp_min(0)
     x = torch.linspace(0, 1, len(error), dtype=torch.float64, device='cpu')
     enough = density*len(conf)*sigma > 4  # more than about four samples in a window of width sigma
@@ -173,7 +176,7 @@ def gaussian_log_kernel(
     bandwidth:float,      # standard deviation, in units of confidence
     self_term:bool=True,  # False: minus infinity for the pair of a sample and itself
 )->Tensor:                # (n, N)
-    "Return, for each sample in `rows`, the log-weights of all samples."
+    "Return the log-weights of all samples for each sample in `rows`."
     log_kernel = -((conf[rows, None] - conf)/bandwidth).square()/2
     return log_kernel if self_term else _leave_one_out(log_kernel, rows)
 
@@ -184,7 +187,13 @@ def gaussian_regression(
     self_term:bool=True,  # False: leave out the sample itself
     chunk:int=2000,       # rows of the N x N kernel at a time
 )->Tensor:                # (N,) float64
-    "Return the Gaussian-weighted mean of `hit` around each confidence [Meta-regularization, Eq. 12]."
+    """Return the Gaussian-weighted mean of `hit` around each confidence [Meta-regularization, Eq. 12].
+
+    >>> import torch
+    >>> from calibnb.metrics.smoothing import gaussian_regression
+    >>> gaussian_regression(torch.tensor([.5, .5, .9]), torch.tensor([1., 0., 1.]), bandwidth=.01)
+    tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64)
+    """
     conf, hit = conf.double(), hit.double()
     def means(rows): return gaussian_log_kernel(conf, rows, bandwidth, self_term).softmax(1) @ hit
     return torch.cat([means(rows) for rows in _row_chunks(conf, chunk)])
@@ -211,18 +220,15 @@ def dirichlet_regression(
     return torch.cat([kernel.softmax(1) @ values.double() for kernel in _dirichlet_log_kernels(probs, bandwidth)])
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #96b61358
-def _bandwidths():
-    "Return the 20 bandwidths that `dirichlet_bandwidth` compares."
-    options = dict(dtype=torch.float32, device='cpu')
-    return torch.cat([torch.logspace(-5, -1, 15, **options), torch.linspace(.2, 1, 5, **options)]).tolist()
-
 def dirichlet_bandwidth(
     probs:Tensor,  # (N, K)
 )->float:          # one of 20 candidates from 1e-5 to 1
     "Return the bandwidth of the Dirichlet kernel with the largest leave-one-out likelihood of `probs`."
+    options = dict(dtype=torch.float32, device='cpu')
+    candidates = torch.cat([torch.logspace(-5, -1, 15, **options), torch.linspace(.2, 1, 5, **options)]).tolist()
     def log_likelihood(bandwidth):
         return sum(kernel.logsumexp(1).sum() for kernel in _dirichlet_log_kernels(probs, bandwidth)).item()
-    return max(_bandwidths(), key=log_likelihood)
+    return max(candidates, key=log_likelihood)
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #13299afb
 def _triweight_spectrum(x, half_width):

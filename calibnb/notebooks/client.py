@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from functools import cache
 
+from ..processes.kernels import forked_kernels
 from ..runs.folder import RunError
 
 # %% ../../nbs/75_notebooks/04_client.ipynb #218e7512
@@ -139,9 +140,10 @@ def engine_name()->str:
     class CalibnbEngine(NBClientEngine):
         "papermill's engine with `NotebookClient`."
         @classmethod
-        def execute_managed_notebook(cls, manager, kernel_name, execution_timeout, start_timeout, kernels, source,
-                                     on_cell, **options):
-            manager.nb.metadata.papermill['input_path'] = str(source)
+        def execute_managed_notebook(cls, manager, kernel_name, execution_timeout, start_timeout, notebook_path,
+                                     on_cell, forked, **options):
+            manager.nb.metadata.papermill['input_path'] = str(notebook_path)
+            kernels = dict(kernel_manager_class=forked_kernels()) if forked else {}
             limits = dict(timeout=execution_timeout, startup_timeout=start_timeout, iopub_timeout=IOPUB_TIMEOUT_S)
             arguments = ['--IPKernelApp.log_level=CRITICAL']  # no log message when the kernel is shut down
             client = notebook_client()(manager, kernel_name=kernel_name, log=silent, raise_on_iopub_timeout=False,

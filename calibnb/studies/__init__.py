@@ -14,8 +14,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'findings_table', 'count_verdicts',
         'verdicts_text'
     ],
-    'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'needs'],
-    'spreads': ['spread_table'],
+    'pairs': ['Pairs', 'calibration_difference', 'spread', 'spread_table'],
+    'verdicts': ['Claim', 'decide', 'needs'],
     'claims': ['claim_of_paper', 'paper_claims'],
     'asked': ['Asked'],
     'differences': ['surely_opposite'],

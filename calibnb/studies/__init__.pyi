@@ -10,13 +10,13 @@ from .findings import CANNOT as CANNOT
 from .findings import findings_table as findings_table
 from .findings import count_verdicts as count_verdicts
 from .findings import verdicts_text as verdicts_text
+from .pairs import Pairs as Pairs
+from .pairs import calibration_difference as calibration_difference
+from .pairs import spread as spread
+from .pairs import spread_table as spread_table
 from .verdicts import Claim as Claim
 from .verdicts import decide as decide
-from .verdicts import Pairs as Pairs
-from .verdicts import calibration_difference as calibration_difference
-from .verdicts import spread as spread
 from .verdicts import needs as needs
-from .spreads import spread_table as spread_table
 from .claims import claim_of_paper as claim_of_paper
 from .claims import paper_claims as paper_claims
 from .asked import Asked as Asked

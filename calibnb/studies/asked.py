@@ -9,7 +9,8 @@ __all__ = ['Asked']
 import numpy as np
 
 from .claims import asked_text, claim_of_paper, find_claim, is_claim
-from .verdicts import Claim, Pairs, calibration_difference
+from .pairs import Pairs, calibration_difference
+from .verdicts import Claim
 
 # %% ../../nbs/72_studies/05a_asked.ipynb #ac2ecd6b
 _AFTER = {'_ts': ' + TS', '_ref': ' + TS', '_hb': ' + HB'}  # suffix of a measure -> the calibrator in words

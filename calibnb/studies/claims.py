@@ -72,21 +72,36 @@ def paper_claims(
 def find_claim(
     id:str, # mukhoti-25
 )->dict:    # row of claims.csv
-    "Return a claim by its id; raise ValueError for an unknown id."
+    """Return a claim by its id; raise ValueError for an unknown id.
+
+    >>> from calibnb.studies.claims import find_claim
+    >>> find_claim('wang-14')['claim']
+    'For CE, HB reaches a lower ECE than TS.'
+    """
     if id in _claims(): return _claims()[id]
     return pick('id', id, _claims())
 
 def printed_claim(
     row:dict, # row of claims.csv
 )->str:
-    "Return the place, the claim and its strength as text; the strength 'stated' is left out."
+    """Return the place, the claim and its strength as text; the strength 'stated' is left out.
+
+    >>> from calibnb.studies.claims import find_claim, printed_claim
+    >>> printed_claim(find_claim('wang-14'))
+    'Table 2: For CE, HB reaches a lower ECE than TS. (only visible in a table cell)'
+    """
     strength = '' if row['strength'] == 'stated' else f' ({row["strength"]})'
     return f'{row["place"]}: {row["claim"]}{strength}'
 
 def paper_side(
     row:dict, # row of claims.csv
 )->str:
-    "Return the paper's place, claim, strength, numbers, scope and protocol as text."
+    """Return the paper's place, claim, strength, numbers, scope and protocol as text.
+
+    >>> from calibnb.studies.claims import find_claim, paper_side
+    >>> paper_side(find_claim('wang-14'))[:58]
+    'Wang 2021, Table 2: For CE, HB reaches a lower ECE than TS'
+    """
     parts = [f'{row["paper"]}, {printed_claim(row)}']
     if row['numbers']: parts.append(f'Numbers: {row["numbers"]}.')
     parts.append(f'Scope: {row["scope"]}.')
@@ -94,13 +109,23 @@ def paper_side(
     return ' '.join(parts)
 
 def is_claim(name)->bool:
-    "Return True for the id of a claim in claims.csv."
+    """Return True for the id of a claim in claims.csv.
+
+    >>> from calibnb.studies.claims import is_claim
+    >>> is_claim('wang-14'), is_claim('wang-99')
+    (True, False)
+    """
     return name in _claims()
 
 def asked_text(
     id:str, # mukhoti-25
 )->str:
-    "Return a claim as the studies ask it: the column `asked` of claims.csv, or `claim` if this is empty."
+    """Return a claim as the studies ask it: the column `asked` of claims.csv, or `claim` if this is empty.
+
+    >>> from calibnb.studies.claims import asked_text
+    >>> asked_text('mukhoti-25')
+    'FL-3 has a lower ECE than CE'
+    """
     return find_claim(id)['asked'] or find_claim(id)['claim']
 
 def claim_of_paper(
@@ -142,7 +167,12 @@ MIXED = 'holds in part' # holds on one data set, or in one part, and is contradi
 def joint_verdict(
     verdicts, # on one claim
 )->str:       # one verdict
-    "Return `MIXED` if a claim holds and is also contradicted or wrong; otherwise the verdict that is first in `order`."
+    """Return `MIXED` if a claim holds and is also contradicted or wrong; otherwise the first verdict in `order`.
+
+    >>> from calibnb.studies.claims import joint_verdict
+    >>> joint_verdict(['open', 'holds']), joint_verdict(['holds', 'contradicted here'])
+    ('holds', 'holds in part')
+    """
     verdicts = set(verdicts)
     if verdicts & {HOLDS, HOLDS_BUT_SMALL} and verdicts & {CONTRADICTED, CONTRADICTED_BUT_SMALL, WRONG}: return MIXED
     order = (HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, CONTRADICTED_BUT_SMALL, EQUIVALENT, OPEN)
@@ -151,7 +181,12 @@ def joint_verdict(
 def count_sentence(
     verdicts:dict, # from `read_verdicts`
 )->str:
-    "Count the empirical claims by joint verdict, each claim once, in a sentence; every page states this one."
+    """Count the empirical claims by joint verdict, each claim once, in a sentence; every page states this sentence.
+
+    >>> from calibnb.studies.claims import count_sentence
+    >>> count_sentence({'wang-14': [dict(kind='paper', verdict='holds')]})[-31:]
+    'ed once over all data: 1 holds.'
+    """
     of_papers = ([v['verdict'] for v in each if v['kind'] == 'paper'] for each in verdicts.values())
     joint = [joint_verdict(each) for each in of_papers if each]
     tested = Counter(joint)
@@ -165,7 +200,13 @@ def claim_state(
     row:dict,      # row of claims.csv
     verdicts:dict, # from `read_verdicts`
 )->str:
-    "Return the verdicts on a claim with data sets and studies, or the reason why there is no verdict."
+    """Return the verdicts on a claim with data sets and studies, or the reason why there is no verdict.
+
+    >>> from calibnb.studies.claims import claim_state, find_claim
+    >>> found = dict(verdict='holds', data='digits', notebook='calibratability')
+    >>> claim_state(find_claim('wang-14'), {'wang-14': [found]})
+    'holds: digits (calibratability)'
+    """
     found = verdicts.get(row['id'], [])
     if found:
         by_verdict = {}
@@ -179,5 +220,10 @@ def claim_state(
 def own_table(
     row:dict, # row of claims.csv
 )->str:
-    "Return `supported` and `own_numbers` as text, e.g. 'yes: 4 of 4'."
+    """Return `supported` and `own_numbers` as text, e.g. 'yes: 4 of 4'.
+
+    >>> from calibnb.studies.claims import find_claim, own_table
+    >>> own_table(find_claim('wang-14'))
+    'yes: 4 of 4'
+    """
     return row['supported'] + (f': {row["own_numbers"]}' if row['own_numbers'] else '')

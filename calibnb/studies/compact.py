@@ -43,7 +43,15 @@ def _decoded(codes):
 # %% ../../nbs/72_studies/09_compact.ipynb #e3d026e5
 @dataclass(frozen=True, eq=False)
 class Compact:
-    "The prediction, confidence and NLL of each sample of a set, at the precision of the file."
+    """The prediction, confidence and NLL of each sample of a set, at the precision of the file.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate.measures import Scored
+    >>> from calibnb.studies.compact import Compact
+    >>> compact = Compact.of(Scored.of(Predictions([[2., 0.], [0., 1.]], [0, 0])))
+    >>> compact.hit.tolist(), [round(c, 2) for c in compact.conf.tolist()]  # .88 and .73, up to rounding
+    ([True, False], [0.88, 0.73])
+    """
     pred:Tensor    # (N,) int64
     target:Tensor  # (N,) int64
     codes:Tensor   # (N,) int16, encoded confidences
@@ -123,7 +131,16 @@ def unpack_sets(
     target:Tensor,   # (N,) labels
     num_classes:int,
 )->list[Compact]:
-    "Return the sets of predictions that were packed."
+    """Return the sets of predictions that were packed.
+
+    >>> from calibnb.core import Predictions
+    >>> from calibnb.evaluate.measures import Scored
+    >>> from calibnb.studies.compact import Compact, pack_sets, unpack_sets
+    >>> compact = Compact.of(Scored.of(Predictions([[2., 0.], [0., 1.]], [0, 0])))
+    >>> again, = unpack_sets(pack_sets([compact]), compact.target, num_classes=2)
+    >>> again.conf.equal(compact.conf)
+    True
+    """
     if arrays.keys() != {'off', 'odds', 'missed', 'like'}:
         raise ValueError(f'arrays: {", ".join(arrays)}, want off, odds, missed and like, as pack_sets returns them')
     off = torch.from_numpy(arrays['off'].astype(np.int64))
@@ -142,7 +159,14 @@ def write_rows(
     rows:list,    # dictionaries of JSON types
     arrays:dict,  # name -> array
 ):
-    "Write rows and arrays to one compressed file, atomically."
+    """Write rows and arrays to one compressed file, atomically.
+
+    >>> import numpy as np
+    >>> from calibnb.studies.compact import read_rows, write_rows
+    >>> write_rows('rows.npz', [dict(seed=0)], dict(ece=np.array([.1])))
+    >>> read_rows('rows.npz')
+    ([{'seed': 0}], {'ece': array([0.1])})
+    """
     text = json.dumps(rows, allow_nan=False, separators=(',', ':'), sort_keys=True)
     about = np.frombuffer(text.encode(), np.uint8)
     with atomic_write(path) as tmp, ZipFile(tmp, 'w', ZIP_LZMA) as file:

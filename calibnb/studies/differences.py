@@ -16,7 +16,13 @@ import numpy as np
 # %% ../../nbs/72_studies/02_differences.ipynb #038c8de5
 @dataclass(frozen=True)
 class Difference:
-    "The mean of paired differences over seeds, with its two standard errors."
+    """The mean of paired differences over seeds, with its two standard errors.
+
+    >>> from calibnb.studies.differences import Difference
+    >>> d = Difference.of([.1, .2, .3, .2, .2])
+    >>> round(d.value, 3), round(d.seed_error, 3), d.test_error, round(d.p, 4)
+    (0.2, 0.032, 0.0, 0.0032)
+    """
     value: float      # mean over the seeds
     seed_error: float # a, the standard error from the seeds with `seeds` - 1 degrees of freedom; nan for one seed
     test_error: float # b, the standard error from the test samples, which the seeds share
@@ -83,7 +89,12 @@ def two_errors_p(
     test_error, # b, known
     dof:int,    # degrees of freedom of `seed_error`
 ):              # the same shape
-    "Return the two-sided p-value of an estimate whose error is a t + b z; nan for an error that is nan."
+    """Return the two-sided p-value of an estimate whose error is a t + b z; nan for an error that is nan.
+
+    >>> from calibnb.studies.differences import two_errors_p
+    >>> round(two_errors_p(1.96, seed_error=0., test_error=1., dof=4), 3)  # b alone: a normal distribution
+    0.05
+    """
     from scipy.special import ndtr
     value, a, b = (np.asarray(x, np.float64)[..., None] for x in (value, seed_error, test_error))
     centre, root = .5*math.log(dof), math.sqrt(dof)
@@ -100,7 +111,12 @@ def two_errors_quantile(
     test_error:float,
     dof:int,
 )->float:
-    "Return the half-width x of the interval of an estimate with error a t + b z: `two_errors_p(x, ...)` is 1 - level."
+    """Return the half-width x of the interval of an estimate with error a t + b z: `two_errors_p(x, ...)` is 1 - level.
+
+    >>> from calibnb.studies.differences import two_errors_quantile
+    >>> print(f'{two_errors_quantile(.95, seed_error=0., test_error=1., dof=4):.2f}')
+    1.96
+    """
     from scipy.optimize import brentq
     from scipy.stats import norm, t
     if not math.isfinite(seed_error + test_error + level): return math.nan

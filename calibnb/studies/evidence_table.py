@@ -35,11 +35,21 @@ _FEW_BOOT = 100  # resamples of the measures in the table
 TREES, DIGITS = 'sst_cpu', 'ambiguous_digits'  # experiments, as the two below
 
 def meta_of(study:str)->str:
-    "Return the experiment with learned exponents of a study: cifar10_cpu_meta."
+    """Return the experiment with learned exponents of a study.
+
+    >>> from calibnb.studies.evidence_table import meta_of
+    >>> meta_of('cifar10_cpu')
+    'cifar10_cpu_meta'
+    """
     return f'{study}_meta'
 
 def papers_of(study:str)->str:
-    "Return the experiment with the coefficients that the papers fix: cifar10_papers."
+    """Return the experiment with the coefficients that the papers fix.
+
+    >>> from calibnb.studies.evidence_table import papers_of
+    >>> papers_of('cifar10_cpu')
+    'cifar10_papers'
+    """
     return study.replace('_cpu', '').replace('_gpu', '') + '_papers'
 
 # %% ../../nbs/72_studies/11_evidence_table.ipynb #009198c1

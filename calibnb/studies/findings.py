@@ -33,14 +33,28 @@ def _level(effect):
     return f'{round(100*level, digits):.10g} %'
 
 def short_effect(effect)->str:
-    "Format the margin of a claim with the interval that decides: '+1.2 points (0.4 to 2.0, 95 %)'."
+    """Format the margin of a claim with the interval that decides the claim.
+
+    >>> from calibnb.studies import Claim, decide
+    >>> from calibnb.studies.findings import short_effect
+    >>> finding, = decide([Claim('ours', 'the ECE is lower', '', [1.2, .8, 1.5, .9, 1.1], sesoi=.5)])
+    >>> short_effect(finding.effect)
+    '+1.1 (0.536 to 1.66, 99 %)'
+    """
     if effect is None or effect.value is None: return '–'
     unit = f' {effect.unit}' if effect.unit else ''
     interval = ' ({:.3g} to {:.3g}, {})'.format(*effect.interval, _level(effect)) if effect.interval else ''
     return f'{effect.value:+.3g}{unit}{interval}'
 
 def findings_frame(findings):
-    "Return findings as a DataFrame with every number of each margin; `findings.csv` of a run has these columns."
+    """Return findings as a DataFrame with every number of each margin; `findings.csv` of a run has these columns.
+
+    >>> from calibnb.studies import Claim, decide
+    >>> from calibnb.studies.findings import findings_frame
+    >>> frame = findings_frame(decide([Claim('ours', 'the ECE is lower', '', [1.2, .8, 1.5, .9, 1.1], sesoi=.5)]))
+    >>> frame[['claim', 'verdict']].iloc[0].tolist()
+    ['the ECE is lower', 'holds']
+    """
     import pandas as pd
     columns = [name for name in Finding.model_fields if name != 'effect']
     numbers = [name for name in Effect.model_fields if name != 'interval']
@@ -114,8 +128,16 @@ def main_findings(findings:list)->list:
     """Return at most three findings, the most important ones first.
 
     Decided claims of papers come first, sorted by the margin divided by the smallest effect of interest. Then come our
-    own observations, contradicted ones first. Claims without a verdict and identities are left out."""
+    own observations, contradicted ones first. Claims without a verdict and identities are left out.
+
+    >>> from calibnb.studies import Claim, decide
+    >>> from calibnb.studies.findings import main_findings
+    >>> margins = dict(clear=[1.2, .8, 1.5, .9, 1.1], unclear=[3., -2., 1., 5., -3.])
+    >>> [f.claim for f in main_findings(decide([Claim('ours', t, '', m, sesoi=.5) for t, m in margins.items()]))]
+    ['clear']
+    """
     against = CONTRADICTED, CONTRADICTED_BUT_SMALL
-    def size(f): return abs(f.effect.value)/f.effect.sesoi if f.effect and f.effect.value and f.effect.sesoi else 0.
-    def rank(f): return f.kind == 'ours', f.kind == 'ours' and f.verdict not in against, -size(f)
+    def in_effects(f):
+        return abs(f.effect.value)/f.effect.sesoi if f.effect and f.effect.value and f.effect.sesoi else 0.
+    def rank(f): return f.kind == 'ours', f.kind == 'ours' and f.verdict not in against, -in_effects(f)
     return sorted((f for f in findings if f.kind != 'identity' and f.verdict not in (OPEN, CANNOT)), key=rank)[:3]

@@ -58,7 +58,12 @@ def say_unfinished(
     states,    # states of training runs
     say=print, # function of a line of text
 ):
-    "Say how many training runs are not done; nothing if all are done."
+    """Say how many training runs are not done; nothing if all are done.
+
+    >>> from calibnb.studies.groups import say_unfinished
+    >>> say_unfinished(['done', 'failed', 'failed'])
+    left out: 2 failed; `calibnb runs` lists them
+    """
     counts = Counter(state for state in states if state != 'done')
     if not counts: return
     say(f'left out: {", ".join(f"{n} {state}" for state, n in counts.items())}; `calibnb runs` lists them')

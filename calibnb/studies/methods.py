@@ -20,7 +20,12 @@ _SYMBOLS = {'bandwidth': 'h', 'lam': 'λ', 'beta': 'β', 'tau': 'τ', 'gamma0': 
 
 @dataclass(frozen=True)
 class Method:
-    "The loss of a training run: its family and coefficient, and all other options."
+    """The loss of a training run: its family and coefficient, and all other options.
+
+    >>> from calibnb.studies.methods import Method
+    >>> Method('LS-0.05', dict(mode='off_target'), dict(mode='uniform')).full_name
+    'LS-0.05, mode off_target'
+    """
     family:str    # 'FL-3', 'CE-SECE'
     options:dict  # name -> value
     defaults:dict # name -> default value, if the default is known
@@ -57,7 +62,13 @@ def method_of(
     config:RunConfig,
     version:str='',  # fingerprint of the plugin that defines the loss; '' for a loss of calibnb
 )->Method:
-    "Return the method of a training run: loss, mixup, and the version of the loss."
+    """Return the method of a training run: loss, mixup, and the version of the loss.
+
+    >>> from calibnb.runs import RunConfig
+    >>> from calibnb.studies.methods import method_of
+    >>> method_of(RunConfig(loss='focal', loss_args=dict(gamma=3.))).full_name
+    'FL-3'
+    """
     if config.meta:
         family = f'{_LEARNED[config.meta.learn]}-{config.meta.outer.upper()}'
         options, defaults = map(_flat, (config.meta, MetaRecipe(learn=config.meta.learn, outer=config.meta.outer)))
@@ -74,7 +85,14 @@ def method_of(
 def method_names(
     methods:list[Method],  # the rows of a table, each method once
 )->tuple[list[str], str]:  # a name for each method; one line about the options that the names omit
-    "Name the rows of a table by family and by the options in which the rows of a family differ."
+    """Name the rows of a table by family and by the options in which the rows of a family differ.
+
+    >>> from calibnb.runs import RunConfig
+    >>> from calibnb.studies.methods import method_names, method_of
+    >>> rows = [RunConfig(loss='sece', loss_args=dict(bandwidth=h)) for h in (.01, .05)]
+    >>> method_names([method_of(config) for config in rows])
+    (['SECE, h = 0.01', 'SECE, h = 0.05'], '')
+    """
     found = differing([m.options | dict(family=m.family) for m in methods],
                       {name: 'family' for m in methods for name in m.options})
     names, shared = [], {}

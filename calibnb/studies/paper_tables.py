@@ -33,7 +33,12 @@ _LEVEL = .05
 def column_title(
     name:str,  # name of a column, e.g. 'ece_ts'
 )->str:
-    "Return the heading of a column, e.g. 'ECE % + TS'; the name of a registered metric is its heading."
+    """Return the heading of a column; the name of a registered metric is its heading.
+
+    >>> from calibnb.studies.paper_tables import column_title
+    >>> column_title('ece_ts')
+    'ECE % + TS'
+    """
     return _MEASURES.get(name, {'T_ref': 'T by ECE'}.get(name, name))
 
 def _format(column, value):
@@ -43,14 +48,24 @@ def _format(column, value):
 
 @dataclass(frozen=True)
 class Cell:
-    "A mean over seeds, its standard deviation (nan for one seed), and its mark: 'best', 'tied' or ''."
+    """A mean over seeds, its standard deviation (nan for one seed), and its mark: 'best', 'tied' or ''.
+
+    >>> from calibnb.studies.paper_tables import Cell
+    >>> Cell(.042, .004, 'best')
+    Cell(mean=0.042, sd=0.004, mark='best')
+    """
     mean:float
     sd:float = math.nan
     mark:str = ''
 
 @dataclass(frozen=True)
 class Row:
-    "A row of a table: a method's runs, or the numbers that a paper reports for the method."
+    """A row of a table: a method's runs, or the numbers that a paper reports for the method.
+
+    >>> from calibnb.studies.paper_tables import Cell, Row
+    >>> Row('CE', dict(ece=Cell(.042, .004)), n=5).cells['ece'].mean
+    0.042
+    """
     method:str
     cells:dict    # column -> Cell
     n:int = 0     # number of seeds
@@ -162,7 +177,12 @@ _SYMBOLS = {'<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"'
 _SPECIAL = re.compile('|'.join([*map(re.escape, _SYMBOLS), '[&%$#_{}]']))
 
 def latex_text(text)->str:
-    "Escape a text for LaTeX, and replace characters that LaTeX's fonts lack by commands."
+    r"""Escape a text for LaTeX, and replace characters that LaTeX's fonts lack by commands.
+
+    >>> from calibnb.studies.paper_tables import latex_text
+    >>> print(latex_text('FL_γ, 50 %'))
+    FL\_$\gamma$, 50 \%
+    """
     return _SPECIAL.sub(lambda found: _SYMBOLS.get(found[0], f'\\{found[0]}'), str(text))
 
 # %% ../../nbs/72_studies/08_paper_tables.ipynb #9016de13

@@ -36,7 +36,12 @@ def paper_numbers(
     paper:str|None=None,  # short name; None: all papers
     **where,              # place, data, model, method or metric: a value, or a list of values
 ):                        # pandas DataFrame: the columns of the file, and `printed`
-    "Return the papers' numbers, as printed."
+    """Return the papers' numbers, as printed.
+
+    >>> from calibnb.studies.papers import paper_numbers
+    >>> paper_numbers('Wang 2021', place='Table 1', data='SVHN', metric='ECE %')[['method', 'printed']].values.tolist()
+    [['CE', '3.03 ± 0.16'], ['LS', '1.84 ± 0.19'], ['L1', '1.85 ± 0.04'], ['FL', '1.01 ± 0.21']]
+    """
     import pandas as pd
     rows, columns = _numbers(), list(_numbers()[0])
     for column, wanted in (dict(paper=paper) | where).items():
@@ -56,7 +61,12 @@ def paper_table(
     printed:bool=False, # True: text as printed, with standard deviations
     **where,       # as in `paper_numbers`
 ):                 # pandas DataFrame, one row per method
-    "Return a table of the paper, with methods in the paper's order; raise ValueError if two numbers share a cell."
+    """Return a table of the paper, with methods in the paper's order; raise ValueError if two numbers share a cell.
+
+    >>> from calibnb.studies.papers import paper_table
+    >>> paper_table('Wang 2021', place='Table 1', data='SVHN', metric='ECE %')['ECE %'].to_dict()
+    {'CE': 3.03, 'LS': 1.84, 'L1': 1.85, 'FL': 1.01}
+    """
     frame = paper_numbers(paper, **where)
     differing = [c for c in columns if frame[c].nunique() > 1] or list(columns[-1:])
     repeated = frame[frame.duplicated(['method', *differing])]
@@ -72,7 +82,12 @@ def paper_table(
     return table
 
 def paper_value(paper:str, **where)->float:
-    "Return the number that matches; raise ValueError if no number or several numbers match."
+    """Return the number that matches; raise ValueError if no number or several numbers match.
+
+    >>> from calibnb.studies.papers import paper_value
+    >>> paper_value('Wang 2021', place='Table 1', data='SVHN', method='CE', metric='ECE %')
+    3.03
+    """
     found = paper_numbers(paper, **where)
     if len(found) != 1: raise ValueError(f'paper {paper}, {where}: {len(found)} numbers match, want one')
     return found.value.item()
@@ -89,7 +104,13 @@ def numbers_beside(
     data:str,   # one of `list_data()`
     model:str,  # one of `list_models()`
 )->list[dict]:  # {'method', 'paper', 'column', 'value', 'sd'}, the argument `cited` of `method_table`
-    "Return the numbers that the papers print for a data set and a network, with our names of methods and columns."
+    """Return the numbers that the papers print for a data set and a network, with our names of methods and columns.
+
+    >>> from calibnb.studies.papers import numbers_beside
+    >>> {row['paper']: row['value'] for row in numbers_beside('cifar10', 'resnet50')
+    ...  if (row['method'], row['column']) == ('CE', 'ece')}['Mukhoti 2020']
+    0.0435
+    """
     rows = {}
     for row in _numbers():
         column = _column_of(row)
@@ -117,7 +138,12 @@ def _method_of(row):
 def paper_tables(
     paper:str|None=None, # short name; None: all papers
 ):                       # pandas DataFrame: paper, place, settings, measures, numbers, printed, missing
-    "Return, for each table, the counts of known numbers and a description of the missing numbers."
+    """Return, for each table, the counts of known numbers and a description of the missing numbers.
+
+    >>> from calibnb.studies.papers import paper_tables
+    >>> paper_tables('Lin 2025').query('place == "Table 6"').numbers.item()
+    6
+    """
     import pandas as pd
     rows = read_rows('tables.csv')
     if paper is not None: pick('paper', paper, dict.fromkeys(row['paper'] for row in rows))
@@ -128,7 +154,12 @@ def paper_tables(
 def find_paper(
     typed:str, # short name or its beginning, without regard to case and spaces: lin2025
 )->str:        # the short name
-    "Return the paper whose name begins with the text; raise ValueError if no paper or several papers match."
+    """Return the paper whose name begins with the text; raise ValueError if no paper or several papers match.
+
+    >>> from calibnb.studies.papers import find_paper
+    >>> find_paper('lin2025')
+    'Lin 2025'
+    """
     names = list(dict.fromkeys(row['paper'] for row in read_rows('places.csv')))
     def normalise(name): return name.replace(' ', '').lower()
     found = [name for name in names if normalise(name).startswith(normalise(typed))]
@@ -139,7 +170,13 @@ PANEL_FACTS = 'x', 'y', 'methods', 'paper_data', 'network', 'epochs'
 def figure_index(
     paper:str|None=None, # see `find_paper`; None: all papers
 )->list[dict]:           # rows with `runs` (number of training runs) and `gpu_hours`; None: unknown
-    "Return the rows of `places.csv` with their plans; merge the rows of panels that share one of our figures."
+    """Return the rows of `places.csv` with their plans; merge the rows of panels that share one of our figures.
+
+    >>> from calibnb.studies.papers import figure_index
+    >>> row = figure_index('wang2021')[0]
+    >>> row['place'], row['notebook']
+    ('Fig. 1 a-c', 'loss_comparison')
+    """
     wanted = None if paper is None else find_paper(paper)
     plans = {plan['command']: plan for plan in read_rows('plans.csv')}
     rows = [row for row in read_rows('places.csv') if wanted in (None, row['paper'])]
@@ -167,7 +204,13 @@ def _panel_range(panels)->str:
     return first if first == last else f'{first}-{last}'
 
 def panel_text(row)->str:
-    "Describe the panels of a row of `figure_index` in two sentences, as far as the paper states them; '' for a table."
+    """Describe the panels of a row of `figure_index` in two sentences, as far as the paper states them; '' for a table.
+
+    >>> from calibnb.studies.papers import figure_index, panel_text
+    >>> row = next(row for row in figure_index('lin2025') if row['place'] == 'Fig. 5 a')
+    >>> panel_text(row).split('. ')[0]
+    'test ECE, smoothed by an exponential moving average, against epoch'
+    """
     if not row['y']: return ''
     methods, data, network = (', '.join(_stated(row[column])) for column in ('methods', 'paper_data', 'network'))
     on = ', on ' if ', ' in methods else ' on '
@@ -208,11 +251,22 @@ def _setting(plan)->str:
 def commands_of(
     rows:list, # rows from `figure_index`
 )->dict:       # command -> last row with this command
-    "Return the distinct commands of the rows."
+    """Return the distinct commands of the rows.
+
+    >>> from calibnb.studies.papers import commands_of, figure_index
+    >>> rows = figure_index('Wang 2021')
+    >>> 1 < len(commands_of(rows)) < len(rows)  # several figures share a command
+    True
+    """
     return {row['command']: row for row in rows if row['command']}
 
 def plan_text(row)->str:
-    "Format the training runs and the hours of a row's command on one H100-class GPU: '80 trainings, 1,200 GPU hours'."
+    """Format the training runs and the hours of a row's command on one H100-class GPU.
+
+    >>> from calibnb.studies.papers import plan_text
+    >>> plan_text(dict(runs=80, gpu_hours=1200.))
+    '80 trainings, 1,200 GPU hours'
+    """
     runs, hours = row['runs'], row['gpu_hours']
     if runs is None: return 'not planned yet'
     if runs == 0: return 'no training'

@@ -32,7 +32,13 @@ _COEFFICIENTS = 'gamma', 'eps', 'alpha', 'lam'
 _CURVES = 'train_loss', 'test_nll', 'test_error'  # columns of the history
 
 def coefficient(config)->tuple[str, float]|None:
-    "Return (name, value) of the coefficient of a loss; None for a learned loss, or for a loss without a coefficient."
+    """Return (name, value) of the coefficient of a loss; None for a learned loss, or for a loss without a coefficient.
+
+    >>> from calibnb.runs import RunConfig
+    >>> from calibnb.studies.study_table import coefficient
+    >>> coefficient(RunConfig(loss='focal', loss_args=dict(gamma=2.)))
+    ('gamma', 2.0)
+    """
     if config.meta: return None
     known = [name for name in _COEFFICIENTS if name in loss_options(config.loss)]
     return (known[0], config.loss_args[known[0]]) if known else None
@@ -231,7 +237,13 @@ def votes_from_shares(
     min_votes:int=47, # votes per sample
     max_votes:int=63,
 )->Tensor:            # (N, K) int64
-    "Return the smallest vote counts that give these shares; raise ValueError if no number of votes fits."
+    """Return the smallest vote counts that give these shares; raise ValueError if no number of votes fits.
+
+    >>> import torch
+    >>> from calibnb.studies.study_table import votes_from_shares
+    >>> votes_from_shares(torch.tensor([[.94, .06]]))  # of 47 to 63 votes, only 50 give these shares
+    tensor([[47,  3]])
+    """
     votes = torch.zeros_like(probs, dtype=torch.int64, device='cpu')
     found = torch.zeros(len(probs), dtype=torch.bool, device='cpu')
     probs = probs.double().cpu()

@@ -22,8 +22,8 @@ from .recipe import AUGMENTATIONS
 def _spans(n, batch_size):
     "Return the start and end of each batch; a single last sample joins the previous batch, because of batch norm."
     edges = [*range(0, n, batch_size), n]
-    rest = edges[-1] - edges[-2]
-    if rest == 1 and batch_size > 1 and len(edges) > 2: del edges[-2]
+    last_size = edges[-1] - edges[-2]
+    if last_size == 1 and batch_size > 1 and len(edges) > 2: del edges[-2]
     return list(zip(edges, edges[1:]))
 
 # %% ../../nbs/60_train/02_batches.ipynb #3a113f28
@@ -31,7 +31,14 @@ class EpochPlan:
     """The plan of one epoch: `rows` in random order, and `spans`, the start and end of each batch.
 
     `shift` and `flip` hold the random augmentation of each sample, or None. With mixup, `mix` holds the weight of each
-    batch, and `partner` the position of each sample's partner. `parts` holds the tensors by name."""
+    batch, and `partner` the position of each sample's partner. `parts` holds the tensors by name.
+
+    >>> import torch
+    >>> from calibnb.train.batches import EpochPlan
+    >>> plan = EpochPlan(5, 2, torch.Generator().manual_seed(0))
+    >>> plan.spans, sorted(plan.rows.tolist())  # no batch has a single sample
+    ([(0, 2), (2, 5)], [0, 1, 2, 3, 4])
+    """
     def __init__(self,
         n:int,                      # number of samples
         batch_size:int,
@@ -79,7 +86,13 @@ def crop_and_flip(
     flip=None,          # (B,) bool; None: no flip
     padding:int=4,      # black pixels on each side
 )->Tensor:              # (B, C, H, W)
-    "Pad each image with black, crop it to its original size, and mirror it horizontally."
+    """Pad each image with black, crop it to its original size, and mirror it horizontally.
+
+    >>> import torch
+    >>> from calibnb.train.batches import crop_and_flip
+    >>> crop_and_flip(torch.tensor([[[[1, 2], [3, 4]]]]), flip=torch.tensor([True])).tolist()
+    [[[[2, 1], [4, 3]]]]
+    """
     if shift is None and flip is None: return x
     B, C, H, W = x.shape
     if shift is None: shift, padding = torch.zeros(B, 2, dtype=torch.long, device=x.device), 0
@@ -96,7 +109,12 @@ def prefetch(
     items,       # any iterable
     ahead:int=3, # number of items that are computed in advance
 ):               # an iterator of results
-    "Yield fetch(item) for each item in order; a thread computes a few items ahead."
+    """Yield fetch(item) for each item in order; a thread computes a few items ahead.
+
+    >>> from calibnb.train.batches import prefetch
+    >>> list(prefetch(lambda i: i*i, range(4)))
+    [0, 1, 4, 9]
+    """
     waiting = deque()
     with ThreadPoolExecutor(1) as thread:
         try:
@@ -110,7 +128,13 @@ def prefetch(
 # %% ../../nbs/60_train/02_batches.ipynb #d4751cdc
 @dataclass(frozen=True)
 class Batch:
-    "The samples of one batch that this process computes."
+    """The samples of one batch that this process computes.
+
+    >>> import torch
+    >>> from calibnb.train.batches import Batch
+    >>> Batch(torch.zeros(7, 4), torch.arange(7) % 3, None, 1., n=7, copies=1).n
+    7
+    """
     x:Tensor               # (B, ...) ready for the network
     y:Tensor               # (B,)
     y_partner:Tensor|None  # (B,) labels of the mixup partners; None without mixup
@@ -161,7 +185,18 @@ def batches(
     rank:int=0,            # rank of this process
     size:int=1,            # number of processes
 ):
-    "Yield the batches of an epoch on the device, from batch `start` on."
+    """Yield the batches of an epoch on the device, from batch `start` on.
+
+    >>> import torch
+    >>> from calibnb.data import load_data
+    >>> from calibnb.train import Recipe
+    >>> from calibnb.train.batches import EpochPlan, batches
+    >>> train = load_data('digits').train
+    >>> plan = EpochPlan.of(train, Recipe.quick(), torch.Generator().manual_seed(0))
+    >>> first = next(batches(train, plan, 'cpu'))
+    >>> first.x.shape, first.n, first.copies
+    (torch.Size([64, 1, 4, 4]), 64, 1)
+    """
     loader = _Loader(split, plan, torch.device(device))
     def fetch(step):
         where, copies = _share(plan.spans[step], rank, size)
@@ -185,10 +220,16 @@ def place_split(
     device,             # where training happens
     share:float=.5,     # largest share of the device's free memory for the split
 ):                      # a `data.Split`
-    "Copy the split to the device if it fits; otherwise return the split unchanged, to be streamed."
+    """Copy the split to the device if it fits; otherwise return the split unchanged, to be streamed.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.train.batches import place_split
+    >>> place_split(load_data('digits').train, 'cpu').x.device
+    device(type='cpu')
+    """
     device = torch.device(device)
-    size = split.x.nbytes
-    if device.type == 'cuda' and size > share*torch.cuda.mem_get_info(device)[0]: return split
+    num_bytes = split.x.nbytes
+    if device.type == 'cuda' and num_bytes > share*torch.cuda.mem_get_info(device)[0]: return split
     return split if split.x.device == device else split.to(device)
 
 # %% ../../nbs/60_train/02_batches.ipynb #951eec17

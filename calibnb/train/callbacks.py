@@ -76,7 +76,12 @@ class _GatherLogits:
 def lightning_callback(
     prefix:str='val_',  # prefix of the names
 ):
-    "Return a Lightning Callback that logs calibration measures of the validation set, separately in each process."
+    """Return a Lightning Callback that logs calibration measures of the validation set, separately in each process.
+
+    >>> from calibnb.train import lightning_callback
+    >>> callback = lightning_callback(prefix='val_')    # doctest: +SKIP
+    >>> lightning.Trainer(callbacks=[callback])         # doctest: +SKIP
+    """
     for package in 'lightning.pytorch', 'pytorch_lightning':
         try: base = import_module(package).Callback
         except ImportError: continue

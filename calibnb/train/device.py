@@ -25,9 +25,16 @@ _ONE_THREAD_BELOW = 2**25  # parameters times batch size; smaller steps are not 
 
 @contextmanager
 def one_thread(model:nn.Module, recipe:Recipe, device):
-    "Use one CPU thread inside the block if a training step is small; otherwise change nothing."
-    size = sum(p.numel() for p in model.parameters())*recipe.batch_size
-    if torch.device(device).type != 'cpu' or size > _ONE_THREAD_BELOW:
+    """Use one CPU thread inside the block if a training step is small; otherwise change nothing.
+
+    >>> import torch
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, one_thread
+    >>> with one_thread(make_model('mlp', 3, (4,)), Recipe(), 'cpu'): print(torch.get_num_threads())
+    1
+    """
+    work = sum(p.numel() for p in model.parameters())*recipe.batch_size
+    if torch.device(device).type != 'cpu' or work > _ONE_THREAD_BELOW:
         yield
         return
     before = torch.get_num_threads()
@@ -48,7 +55,11 @@ def to_memory_format(x:Tensor, recipe:Recipe)->Tensor:
 
 # %% ../../nbs/60_train/06_device.ipynb #43efc1be
 def compile_function(fn, mode):
-    "Compile a copy of a function, with its own code object; `mode` is `Recipe.compile`."
+    """Compile a copy of a function, with its own code object; `mode` is `Recipe.compile`.
+
+    >>> from calibnb.train.device import compile_function
+    >>> compiled = compile_function(lambda x: x + 1, True)  # compiled at the first call
+    """
     copy = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     return torch.compile(copy, dynamic=False, mode=None if mode is True else mode)
 
@@ -58,7 +69,16 @@ def clip_gradients(
     weights,        # parameters on one device; parameters without a gradient are skipped
     max_norm:float, # largest norm of all gradients together
 ):
-    "Scale the gradients to a norm of at most `max_norm`; bitwise equal to `clip_grad_norm_`, in a third of the time."
+    """Scale the gradients to a norm of at most `max_norm`; bitwise equal to `clip_grad_norm_`, in a third of the time.
+
+    >>> import torch
+    >>> from calibnb.train.device import clip_gradients
+    >>> w = torch.nn.Parameter(torch.zeros(2))
+    >>> w.grad = torch.tensor([3., 4.])
+    >>> clip_gradients([w], max_norm=1.)
+    >>> w.grad
+    tensor([0.6000, 0.8000])
+    """
     gradients = [w.grad for w in weights if w.grad is not None]
     if not gradients: return
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
@@ -67,7 +87,15 @@ def clip_gradients(
     torch._foreach_mul_(gradients, factor)
 
 def average_buffers(model:nn.Module):
-    "Average batch norm's running statistics over processes, because each process sees different samples."
+    """Average batch norm's running statistics over processes, because each process sees different samples.
+
+    >>> import torch
+    >>> from calibnb.train import average_buffers
+    >>> norm = torch.nn.BatchNorm1d(2)
+    >>> average_buffers(norm)  # one process: nothing changes
+    >>> norm.running_mean
+    tensor([0., 0.])
+    """
     if world_size() == 1: return
     for buffer in model.buffers():
         if buffer.is_floating_point(): all_reduce(buffer).div_(world_size())
@@ -93,7 +121,11 @@ def explain_memory(recipe:Recipe):
 
 @contextmanager
 def release_cached_memory():
-    "Release the device's cached memory after the block, also after an out-of-memory error."
+    """Release the device's cached memory after the block, also after an out-of-memory error.
+
+    >>> from calibnb.train import release_cached_memory
+    >>> with release_cached_memory(): pass  # train here; afterwards, other processes can use the memory
+    """
     try: yield
     except torch.OutOfMemoryError as e:
         free_graph(e)
@@ -104,7 +136,12 @@ def release_cached_memory():
             torch.cuda.empty_cache()
 
 def free_graph(error:BaseException):
-    "Clear the local variables in the traceback of an error, which may hold tensors and graphs."
+    """Clear the local variables in the traceback of an error, which may hold tensors and graphs.
+
+    >>> from calibnb.train.device import free_graph
+    >>> try: raise ValueError
+    ... except ValueError as error: free_graph(error)
+    """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
@@ -114,7 +151,16 @@ _SEED_STRIDE = 7919  # difference of seeds between processes; far above usual se
 
 @contextmanager
 def training_context(model:nn.Module, recipe:Recipe, device):
-    "Seed the generators, choose kernels and threads, explain memory errors; restore everything after the block."
+    """Seed the generators, choose kernels and threads, explain memory errors; restore everything after the block.
+
+    >>> import torch
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, training_context
+    >>> def draw():
+    ...     with training_context(make_model('mlp', 3, (4,), seed=0), Recipe(), 'cpu'): return torch.rand(())
+    >>> draw() == draw()
+    tensor(True)
+    """
     with (seeded(recipe.seed), deterministic(recipe.deterministic), flush_denormals(),
           one_thread(model, recipe, device), explain_memory(recipe)):
         if rank(): torch.manual_seed(recipe.seed + _SEED_STRIDE*rank())  # different dropout masks in each process

@@ -24,7 +24,13 @@ from .device import one_thread, to_memory_format
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #c7c3d83d
 def loss_reduction(loss)->str:
-    "Return 'mean' or 'sum', the reduction of a loss; raise ValueError for another reduction."
+    """Return 'mean' or 'sum', the reduction of a loss; raise ValueError for another reduction.
+
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.train.evaluator import loss_reduction
+    >>> loss_reduction(make_loss('ce')), loss_reduction(make_loss('ce', reduction='sum'))
+    ('mean', 'sum')
+    """
     if not callable(loss) or isinstance(loss, type):
         raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
     reduction = _stated_reduction(loss)
@@ -79,7 +85,13 @@ def _has_other_divisor(loss):
     return ignores or isinstance(getattr(loss, 'weight', stated.get('weight')), (Tensor, list, tuple))
 
 def check_micro_batches(loss, recipe):
-    "Raise ValueError if batches are split and a mean loss has a divisor other than the number of samples."
+    """Raise ValueError if batches are split and a mean loss has a divisor other than the number of samples.
+
+    >>> import torch
+    >>> from calibnb.train import Recipe
+    >>> from calibnb.train.evaluator import check_micro_batches
+    >>> check_micro_batches(torch.nn.CrossEntropyLoss(), Recipe(accumulate=2))  # no error: the loss is a plain mean
+    """
     is_split = recipe.accumulate > 1 or world_size() > 1
     if not is_split or loss_reduction(loss) == 'sum' or not _has_other_divisor(loss): return
     raise ValueError(f'loss: a mean that is not over all samples, because of class weights or an ignored label, so the '
@@ -121,7 +133,13 @@ def _check_labels(splits, model):
                          f'make the model with num_classes={splits.num_classes}, or correct the labels')
 
 def makes_own_labels(model:nn.Module)->bool:
-    "Return True if the network makes its own training labels, as a Tree-LSTM does for phrases."
+    """Return True if the network makes its own training labels, as a Tree-LSTM does for phrases.
+
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train.evaluator import makes_own_labels
+    >>> makes_own_labels(make_model('tree_lstm', 2, (6, 5))), makes_own_labels(make_model('mlp', 2, (6,)))
+    (True, False)
+    """
     supervised = Hooks.of(model).supervised
     return supervised is not None and getattr(supervised, '__func__', supervised) is not Classifier.supervised
 

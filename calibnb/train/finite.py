@@ -60,7 +60,17 @@ def _advice(recipe, epoch):
 def largest_weight(
     stepper,  # a `Stepper`
 )->Tensor:    # 0-d, on the device
-    "Return the largest magnitude of all trained weights; nan or inf if a weight is. Does not synchronise."
+    """Return the largest magnitude of all trained weights; nan or inf if a weight is. Does not synchronise.
+
+    >>> import torch
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Stepper
+    >>> from calibnb.train.finite import largest_weight
+    >>> stepper = Stepper(make_model('mlp', 3, (4,)), make_loss('ce'), Recipe(), torch.device('cpu'))
+    >>> largest_weight(stepper).isfinite()
+    tensor(True)
+    """
     learned = () if stepper.inner is None else stepper.inner.parameters()
     weights = [w for w in (*stepper.weights, *learned) if w.requires_grad and w.numel()]
     if not weights: return torch.zeros((), dtype=torch.float64, device=stepper.device)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core.atomic import atomic_write
 from ..core.options import pick
+from ..processes.distributed import rank
 
 # %% ../../nbs/60_train/04_history.ipynb #7b4fc558
 class History:
@@ -33,7 +34,9 @@ class History:
         return np.array([row.get(column, math.nan) for row in self.rows], dtype=np.float64)
 
     @property
-    def columns(self): return list(dict.fromkeys(name for row in self.rows for name in row))
+    def columns(self):
+        "The names of all columns."
+        return list(dict.fromkeys(name for row in self.rows for name in row))
     def append(self, row:dict): self.rows.append(row)
     def frame(self):
         "Return the table as a pandas DataFrame."
@@ -53,21 +56,34 @@ class History:
 
 # %% ../../nbs/60_train/04_history.ipynb #64a54910
 class EventFiles:
-    "Writes TensorBoard's event files: a scalar per column of the history; `test_ece` becomes `test/ece`."
+    """Writes TensorBoard's event files: a scalar per column of the history; `test_ece` becomes `test/ece`.
+
+    >>> from pathlib import Path
+    >>> from calibnb.train import EventFiles
+    >>> with EventFiles('events') as write: write(dict(epoch=1, test_ece=.2))
+    >>> len(list(Path('events').glob('events.out.*')))
+    1
+    """
     def __init__(self,
-        folder,  # for `tensorboard --logdir`
+        folder,   # for `tensorboard --logdir`; None: write nothing
+        rows=(),  # rows of the epochs before an interruption, which are written at once
     ):
+        self.writer = None
+        if not folder or rank() > 0: return
         try: from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("tensorboard: not installed; pip install 'calibnb[tensorboard]'") from None
         self.writer = SummaryWriter(str(folder), purge_step=1)  # invalidates earlier files from epoch 1 on
+        for row in rows: self(row)
 
     def __call__(self, row:dict):
         "Write a row of the history."
+        if self.writer is None: return
         for name, value in row.items():
             tag = re.sub('^(train|val|test)_', r'\1/', name)
             if name != 'epoch': self.writer.add_scalar(tag, value, row['epoch'])
         self.writer.flush()
 
     def __enter__(self): return self
-    def __exit__(self, *args): self.writer.close()
+    def __exit__(self, *args):
+        if self.writer: self.writer.close()

@@ -7,8 +7,6 @@ __all__ = ['Stepper']
 
 # %% ../../nbs/60_train/07b_one_batch.ipynb #5a9d4209
 from contextlib import nullcontext
-from functools import reduce
-from operator import add
 
 import torch
 from torch import nn
@@ -24,8 +22,8 @@ from .hooks import Hooks
 class Stepper:
     """One training step: forward, backward, update.
 
-    `optimizer` and `scaler` (loss scaling for fp16) update `weights`, the parameters of the network. `net` is the
-    network with its loss, compiled and wrapped for several processes as needed. `inner` is the learned loss of a
+    `net` is the network with its loss, compiled and wrapped for several processes as needed. `optimizer` and `scaler`
+    (loss scaling for fp16) update `weights`, the parameters of the network. `inner` is the learned loss of a
     `MetaStepper`, else None.
 
     >>> import torch
@@ -42,8 +40,8 @@ class Stepper:
     def __init__(self, model, loss, recipe, device):
         if world_size() > 1 and device.type == 'cuda': nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.model, self.recipe, self.device, self.inner = model, recipe, device, None
-        self.is_mean, self.makes_labels = loss_reduction(loss) == 'mean', makes_own_labels(model)
-        self.divides = self.is_mean and not recipe.scale_by_batch  # the loss of a batch is a mean: N = n, not 1
+        self.makes_labels, self.loss_is_mean = makes_own_labels(model), loss_reduction(loss) == 'mean'
+        self.batch_is_mean = self.loss_is_mean and not recipe.scale_by_batch
         self.weights = list(model.parameters())  # listed once, since listing is slow for small networks
         self.optimizer = recipe.make_optimizer(self.weights)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == 'fp16')
@@ -55,22 +53,22 @@ class Stepper:
         "Take one step; return the sum of losses and the number of labels of this process, both divided by `copies`."
         self._start(lr)
         micro_batches, W, c = _micro_batches(batch, self.recipe.accumulate), world_size(), batch.copies
-        loss_sums, labels = [], 0
-        for i, (x, y, y_partner) in enumerate(micro_batches):
-            # DistributedDataParallel averages the gradients over processes only after the last micro-batch
-            waits = W > 1 and i + 1 < len(micro_batches)
+        loss_sum, labels = 0, 0
+        for i, (x, y, y_partner) in enumerate(micro_batches, 1):
+            # the processes exchange their gradients only once, after the last micro-batch
+            waits = W > 1 and i < len(micro_batches)
             with self.net.no_sync() if waits else nullcontext():
-                loss, loss_of_partners, m = self.net(to_memory_format(x, self.recipe), y, y_partner)
-                if y_partner is not None: loss = batch.lam*loss + (1 - batch.lam)*loss_of_partners
-                n = m if W == len(micro_batches) == 1 else batch.n  # samples, if the labels are not known yet
-                s, N = m if self.is_mean else 1, n if self.divides else 1
+                micro_loss, m = self.net(to_memory_format(x, self.recipe), y, y_partner, batch.lam)
+                n = m if W == len(micro_batches) == 1 else batch.n  # the number of samples stands for the labels
+                s = m if self.loss_is_mean else 1
+                N = n if self.batch_is_mean else 1
                 factor = s/N*(W/c)
-                self.scaler.scale(loss if factor == 1 else factor*loss).backward()
-            loss_sums.append(loss.detach()*(s/c))
+                self.scaler.scale(micro_loss if factor == 1 else factor*micro_loss).backward()
+            loss_sum = loss_sum + micro_loss.detach()*(s/c)
             labels += m/c
-        if self.divides and self.makes_labels: self._divide_by_labels(n, labels)
+        if self.batch_is_mean and self.makes_labels: self._divide_by_labels(n, labels)
         self._update()
-        return reduce(add, loss_sums), labels
+        return loss_sum, labels
 
     def _start(self, lr):
         "Set the learning rate and delete the gradients of the previous step."
@@ -102,17 +100,19 @@ def _loss_of_model(loss, recipe, device, is_supervised=False):
     def forward(model, x, y, y_partner):
         with autocast(device, recipe.precision):
             logits, target = model.supervised(x, y) if is_supervised else (model(x), y)
-        value = loss_of_batch(loss, logits, target)
-        return value, None if y_partner is None else loss(logits, y_partner), len(target)
+        loss_of_y = loss_of_batch(loss, logits, target)
+        return loss_of_y, None if y_partner is None else loss(logits, y_partner), len(target)
     return forward
 
 class _NetworkWithLoss(nn.Module):
-    "A network and its loss as one module."
+    "A network and its loss as one module, which returns the loss of a micro-batch and the number of its labels."
     def __init__(self, model, forward_pass):
         super().__init__()
         self.model, self.forward_pass = model, forward_pass
 
-    def forward(self, x, y, y_partner): return self.forward_pass(self.model, x, y, y_partner)
+    def forward(self, x, y, y_partner, lam):
+        loss_of_y, loss_of_partners, labels = self.forward_pass(self.model, x, y, y_partner)
+        return loss_of_y if y_partner is None else lam*loss_of_y + (1 - lam)*loss_of_partners, labels
 
 # %% ../../nbs/60_train/07b_one_batch.ipynb #5a9d420f
 def _micro_batches(batch, k):

@@ -54,7 +54,16 @@ def _preset(name, doc):
 
 # %% ../../nbs/60_train/01_recipe.ipynb #5a9d3c11
 class FusedSGD:
-    "SGD with momentum, by torch's fused kernel; gives the same weights and state as `torch.optim.SGD(fused=True)`."
+    """SGD with momentum, by torch's fused kernel; gives the same weights and state as `torch.optim.SGD(fused=True)`.
+
+    >>> import torch
+    >>> from calibnb.train.recipe import FusedSGD
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> (w*torch.tensor([1., 2.])).sum().backward()
+    >>> FusedSGD([w], lr=.1).step()
+    >>> w.detach()
+    tensor([0.9000, 0.8000])
+    """
     def __init__(self,
         weights,        # tensors of one dtype, on one device
         lr:float,

@@ -30,15 +30,32 @@ from .hooks import Hooks
 
 # %% ../../nbs/60_train/05_recorders.ipynb #bc61427d
 class EpochView:
-    "The trainer, the splits, and the predictions of the splits at the end of an epoch."
+    """The trainer, the splits, and the predictions of the splits at the end of an epoch.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import EpochView, Recipe, Trainer
+    >>> splits = load_data('digits')
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=1), 'cpu')
+    >>> view = EpochView(trainer, splits, epoch=1)
+    >>> len(view.predictions('val')), view.has_predictions('val'), view.has_predictions('test')
+    (400, True, False)
+    """
     def __init__(self,
         trainer, splits, epoch:int,
         copied_from:'EpochView|None'=None, # view whose results are copied, because user code may change them in place
     ):
         self.trainer, self.splits, self.epoch, self._cache, self._of = trainer, splits, epoch, {}, copied_from
 
-    def predictions(self, split:str)->Predictions: return self._cached('predict', split)
-    def features(self, split:str)->Tensor: return self._cached('features', split)
+    def predictions(self, split:str)->Predictions:
+        "Return the predictions of a split, computed once."
+        return self._cached('predict', split)
+
+    def features(self, split:str)->Tensor:  # (N, d)
+        "Return the features of a split, computed once."
+        return self._cached('features', split)
+
     def has_predictions(self, split:str)->bool:
         "Return True if the predictions have been computed already."
         return self._of.has_predictions(split) if self._of else ('predict', split) in self._cache
@@ -55,7 +72,14 @@ def view_for(
     code,           # a recorder, or a loss
     view:EpochView,
 )->EpochView:
-    "Return the view for calibnb's own code, and a view of copies for the code of a user."
+    """Return the view for calibnb's own code, and a view of copies for the code of a user.
+
+    >>> from calibnb.train import EpochView, WeightNorm
+    >>> from calibnb.train.recorders import view_for
+    >>> view = EpochView(trainer=None, splits=None, epoch=1)
+    >>> view_for(WeightNorm(), view) is view, view_for(lambda view: {}, view) is view
+    (True, False)
+    """
     if (getattr(code, '__module__', None) or '').startswith('calibnb.'): return view
     return EpochView(view.trainer, view.splits, view.epoch, copied_from=view)
 
@@ -214,7 +238,14 @@ _SHARES = 1/7, 3/7, 5/7, 1.  # epochs of snapshots, as fractions of all epochs
 def _label_probability(preds): return preds.probs.gather(1, preds.target[:, None])[:, 0]
 
 class Snapshots(Recorder):
-    "Arrays with one row per snapshot epoch; a subclass defines `arrays_of`, which returns name -> (width,) tensor."
+    """Arrays with one row per snapshot epoch; a subclass defines `arrays_of`, which returns name -> (width,) tensor.
+
+    >>> from calibnb.train import Snapshots
+    >>> class Confidences(Snapshots):
+    ...     def arrays_of(self, view): return dict(conf=view.predictions(self.split).conf)
+    >>> Confidences('val').split
+    'val'
+    """
     def __init__(self,
         split:str='test',
         shares=_SHARES,  # epochs of snapshots, as fractions of all epochs
@@ -236,7 +267,18 @@ class Snapshots(Recorder):
         return {}
 
 class ConfidenceHistogram(Snapshots):
-    "Histograms (20 bins) of the label's probability for correct and misclassified samples [Lin 2025, Figs. 7 and 8]."
+    """Histograms (20 bins) of the label's probability for correct and misclassified samples [Lin 2025, Figs. 7 and 8].
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import ConfidenceHistogram, Recipe, Trainer
+    >>> histogram = ConfidenceHistogram()
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=4), 'cpu')
+    >>> history = trainer.fit(load_data('digits'), [histogram])
+    >>> histogram.arrays['epoch'].tolist(), histogram.arrays['right'].shape
+    ([1, 2, 3, 4], torch.Size([4, 20]))
+    """
     def arrays_of(self, view:EpochView)->dict:
         "Count the misclassified and the correct samples in each bin."
         preds = view.predictions(self.split)
@@ -252,7 +294,18 @@ def _divisor(loss, logits, target):
     return len(target) if sample_weights is None else sample_weights.double().sum().item()
 
 class GradientNorms(Snapshots):
-    "The gradient norm in the last layer, the feature norm and the Brier score of each sample [Lin 2025, Fig. 4]."
+    """The gradient norm in the last layer, the feature norm and the Brier score of each sample [Lin 2025, Fig. 4].
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import GradientNorms, Recipe, Trainer
+    >>> norms = GradientNorms()
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(epochs=4), 'cpu')
+    >>> history = trainer.fit(load_data('digits'), [norms])
+    >>> norms.arrays['norm'].shape  # four epochs, 700 training samples
+    torch.Size([4, 700])
+    """
     def __init__(self,
         split:str='train',
         shares=_SHARES,  # epochs of snapshots, as fractions of all epochs
@@ -324,12 +377,30 @@ class GammaStats(Recorder):
         return as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
 
 def GammaOfTest()->GammaStats:
-    "Return `GammaStats` of the test split, also of its correct and its misclassified samples."
+    """Return `GammaStats` of the test split, also of its correct and its misclassified samples.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import GammaOfTest, Recipe, Trainer
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('flsd'), Recipe.quick(epochs=1), 'cpu')
+    >>> trainer.fit(load_data('digits'), [GammaOfTest()]).columns[-2:]
+    ['test_gamma_correct', 'test_gamma_misclassified']
+    """
     return GammaStats('test', by_hit=True)
 
 # %% ../../nbs/60_train/05_recorders.ipynb #efe38a54
 class MetaProgress(Recorder):
-    "The mean norm of the hypergradient and the mean outer loss of an epoch, for a MetaTrainer."
+    """The mean norm of the hypergradient and the mean outer loss of an epoch, for a MetaTrainer.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.meta import MetaRecipe, MetaTrainer
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import MetaProgress, Recipe
+    >>> trainer = MetaTrainer(make_model('mlp', 10, (16,)), MetaRecipe(), Recipe.quick(epochs=1), 'cpu')
+    >>> trainer.fit(load_data('digits', n_meta=100), [MetaProgress()])
+    History(1 epochs of epoch, lr, train_loss, hypergradient, outer_loss)
+    """
     def check(self, trainer):
         if hasattr(trainer, 'meta'): return
         raise ValueError(f'recorder MetaProgress: {type(trainer).__name__} has no learned loss; '
@@ -343,7 +414,17 @@ class MetaProgress(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #c6299d79
 class BestEpoch:
-    "The best epoch so far by a recipe's criterion, and its weights; checkpoints contain all attributes of this object."
+    """The best epoch so far by a recipe's criterion, and its weights; checkpoints contain all of its attributes.
+
+    >>> from calibnb.data import load_data
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Recipe, Trainer
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'), Recipe.quick(2, keep='val_error'), 'cpu')
+    >>> history = trainer.fit(load_data('digits'))
+    >>> trainer.best.epoch, bool(trainer.best.score == history['selection'].min())
+    (2, True)
+    """
     def __init__(self, keep:str):
         self.keep = keep                     # criterion: last, val_error, val_nll, refinement
         self.score, self.epoch = math.inf, 0
@@ -413,7 +494,16 @@ def make_recorders(
     recorders,  # recorders, or names of recorders
     trainer,    # the trainer to record
 )->list:
-    "Make recorders from names, and check all recorders; raise ValueError if one cannot record this trainer."
+    """Make recorders from names, and check all recorders; raise ValueError if one cannot record this trainer.
+
+    >>> from calibnb.losses import make_loss
+    >>> from calibnb.models import make_model
+    >>> from calibnb.train import Trainer
+    >>> from calibnb.train.recorders import make_recorders
+    >>> trainer = Trainer(make_model('mlp', 10, (16,)), make_loss('ce'))
+    >>> [type(recorder).__name__ for recorder in make_recorders(['weight_norm', 'optimal_ece'], trainer)]
+    ['WeightNorm', 'OptimalECE']
+    """
     made = [make_recorder(r) if isinstance(r, str) else r for r in recorders]
     for recorder in made:
         check = Hooks.of(recorder).check

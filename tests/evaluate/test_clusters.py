@@ -8,6 +8,7 @@ import torch
 
 from calibnb import cli
 from calibnb.core import Predictions
+from calibnb.core.two_sets import shared_samples
 from calibnb.evaluate import Decisions, compare_models, evaluate, evaluate_shifted
 from calibnb.evaluate.audit import check_sets
 from calibnb.evaluate.slopes import Slopes
@@ -84,7 +85,7 @@ def test_rounded_and_saturated_scores_are_no_copies():
     assert evaluate(Predictions.from_probs(p, y), calibrators=[]).notes == []
     a, b = (Predictions(30*torch.randn(1000, 1, generator=draw), torch.randint(2, (1000,), generator=draw))
             for _ in range(2))
-    assert a.shared_samples(b) == 0
+    assert shared_samples(a, b) == 0
 
 
 def test_few_and_unequal_clusters():

@@ -21,7 +21,7 @@ from calibnb.train import Recipe
 
 ROOMS = {  # what is tried together: its name here -> rooms
     "core": "core.atomic core.options core.checks core.runtime core.probabilities core.classes "
-            "core.folds core.predictions core.plugins",
+            "core.folds core.attributes core.predictions core.two_sets core.plugins",
     "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing",
     "intervals": "metrics.intervals metrics.clusters", "rare": "metrics.rare", "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
@@ -805,12 +805,13 @@ ELSEWHERE = {
                        "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
                        "compile_function clip_gradients largest_weight average_buffers Hooks "
                        "lightning_callback",
-              "parts of train.Trainer": "Evaluator Stepper Position Reporter"},
+              "parts of train.Trainer": "Evaluator Stepper Position Reporter reporting"},
     "recorders": {HELPERS: "view_for recorders History EventFiles EpochView Recorder "
                            "Snapshots make_recorders register_recorder",
                   "part of train.Trainer": "BestEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "ABOVE_ONE OFF_SUM MOST_VALUES check_class_names check_sampling_weights edge_tolerance "
+                      "checked_groups cluster_numbers row_numbers check_comparable shared_samples KINDS "
                       "missing_text rounded_digits precisions flatten_classes at_least_float32 traced check_target "
                       "check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "

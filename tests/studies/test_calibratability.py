@@ -16,7 +16,7 @@ from calibnb.metrics import debiased_ece
 from calibnb.models import make_model
 from calibnb.posthoc import HistogramBinning, TemperatureScaling, oracle_ece
 from calibnb.runs.folder import find_runs
-from calibnb.studies.verdicts import spread
+from calibnb.studies import spread
 from calibnb.train import Trainer
 
 STUDY, SETTINGS = "calibratability", dict(smoke=True, n_seeds=2, epochs=4, resamples=2)

@@ -5,7 +5,7 @@ import torch
 from nulls import DECIDED, NULLS, claims, measured, one_claim, share_decided, splits_decided, upper_end
 
 from calibnb.core import Predictions
-from calibnb.studies import CONTRADICTED, EQUIVALENT, HOLDS, OPEN, decide, needs
+from calibnb.studies import CONTRADICTED, EQUIVALENT, HOLDS, OPEN, Claim, decide, needs
 from calibnb.studies.differences import Difference
 
 
@@ -101,6 +101,49 @@ def test_too_few_seeds_decide_nothing():
 
 def test_methods_that_never_differ_are_equivalent():
     assert [f.verdict for f in decide(claims(np.zeros(20)))] == [EQUIVALENT]
+
+
+def of_paper(margin, **more):
+    finding, = decide([Claim("paper", "it is lower", "Table 1", margin, **dict(id="wang-01", unit="points") | more)])
+    return finding
+
+
+LOWER, UNSURE = np.array([.021, .018, .025, .019, .022]), np.array([.02, .005, .03, .003, .012])
+
+
+@pytest.mark.parametrize("margin, verdict", [
+    (LOWER, "holds"), (LOWER/10, "holds, smaller than matters"),
+    (-LOWER, "contradicted here"), (-LOWER/10, "contradicted here, smaller than matters"),
+    ([.001, -.001, .002, 0., -.002], "equivalent"), ([.03, -.02, .01, .05, -.03], "open"),
+    # equal in every seed: decided if too large for a coincidence
+    ([.5]*5, "holds"), ([-.5]*5, "contradicted here"), ([.002]*5, "equivalent"), ([-.002]*5, "equivalent"),
+    ([.01]*5, "open"), (dict(a=[.5]*5, b=UNSURE), "open"), (dict(a=[.5]*5, b=LOWER), "holds"),
+])
+def test_the_table_of_verdicts(margin, verdict):
+    assert of_paper(margin).verdict == verdict
+
+
+def test_a_claim_about_some_methods_is_never_contradicted():
+    found = of_paper(dict(FL=-LOWER, LS=LOWER), some=True)
+    assert (found.verdict, found.effect.note, round(found.effect.value, 1)) == ("holds", "by LS", 2.1)
+    assert of_paper(dict(FL=-LOWER, LS=-LOWER), some=True).verdict == OPEN
+
+
+def test_identities_are_decided_without_a_test():
+    of_a_paper = [Claim("identity", "the weight is 1 - p", "", holds, id="lin-39") for holds in (True, False)]
+    arithmetic, tested = Claim("identity", "2 + 2 is 4", "", True), Claim("ours", "more", "", 10*LOWER, sesoi=.1)
+    found = decide([*of_a_paper, arithmetic, tested])
+    assert [f.verdict for f in found] == ["holds", "wrong as printed", "holds", "holds"]
+
+
+@pytest.mark.parametrize("kind, more, wanted", [
+    ("paper", dict(id="wang-01"), "want the smallest effect of interest, above 0"),
+    ("paper", dict(unit="points"), "want an id of nbs/claims.csv"),
+    ("ours", dict(id="wang-01", unit="nats"), "want no id, or kind 'paper'"),
+])
+def test_claims_that_are_refused(kind, more, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        Claim(kind, "it is lower", "", [.1]*5, **more)
 
 
 def test_needs_says_what_decides_a_claim():
