@@ -186,20 +186,20 @@ def _boxes(ax, lo, hi, bottom, top, **style):
     around = [Path.MOVETO, *[Path.LINETO]*3, Path.CLOSEPOLY]
     ax.add_artist(PathPatch(Path(corners.transpose(2, 0, 1).reshape(-1, 2), around*len(lo)), **style))
 
-def _fills(color, share, strength):
-    "Return [(mask of bars, style)]: `color`, paler at low `strength`; or a ScalarMappable's colours of `share` (%)."
-    if isinstance(color, str): return [(strength == s, dict(facecolor=color, alpha=.5*s)) for s in np.unique(strength)]
+def _fills(color, share, opacity):
+    "Return [(mask of bars, style)]: `color`, paler at low `opacity`; or a ScalarMappable's colours of `share` (%)."
+    if isinstance(color, str): return [(opacity == s, dict(facecolor=color, alpha=.5*s)) for s in np.unique(opacity)]
     shades = color.to_rgba(share)
     return [(np.arange(len(share)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
 
 def _bars(ax, lo, hi, acc, conf, count, share, color):
     "Draw bars of accuracy and the gaps to the mean confidence, vermillion for overconfident bins and green otherwise."
-    strength = np.clip(count//2.5/4, .25, 1)  # below ten samples: 1/4, 1/2 or 3/4
-    for some, fill_style in _fills(color, share, strength):
+    opacity = np.clip(count//2.5/4, .25, 1)  # below ten samples: 1/4, 1/2 or 3/4
+    for some, fill_style in _fills(color, share, opacity):
         _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], edgecolor='white', lw=.5, **fill_style)
-    for s in np.unique(strength):
+    for s in np.unique(opacity):
         for edge, side in (vermillion, acc < conf), (green, acc >= conf):
-            some = side & (strength == s)
+            some = side & (opacity == s)
             hatched = dict(facecolor='none', edgecolor=edge, lw=.8, hatch='////', alpha=s)
             _boxes(ax, lo[some], hi[some], acc[some], conf[some], **hatched)
 

@@ -18,7 +18,12 @@ _token = re.compile(r'[()]|[^ \t\r()]+')  # a word may contain a no-break space
 def parse_tree(
     line:str,  # '(3 (2 good) (1 film))'
 )->list:       # nodes [word, left, right, height, label], sorted by height, the root last
-    "Parse a labelled binary tree in brackets into nodes; raise ValueError for malformed text."
+    """Parse a labelled binary tree in brackets into nodes; raise ValueError for malformed text.
+
+    >>> from calibnb.data.trees import parse_tree
+    >>> parse_tree('(3 (2 good) (1 film))')
+    [['good', -1, -1, 0, 2], ['film', -1, -1, 0, 1], ['', 0, 1, 1, 3]]
+    """
     nodes, open_brackets = [], []
     for token in _token.findall(line):
         if token == '(': open_brackets.append([])

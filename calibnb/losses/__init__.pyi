@@ -50,7 +50,7 @@ def dual_focal_loss(
     logits,                     # (N, K) or (N, K, d1, ...)
     target,                     # (N,) or (N, d1, ...) class ids
     gamma=5.0,                   # >= 0: a number, or a tensor like `target`
-    second:str='below',          # p_j: 'below', largest p_k < p_y, or 'runner_up', largest p_k of another class
+    second:str='below',          # p_j: 'below', the largest p_k < p_y; 'runner_up', the largest p_k of another class
     *, detach_weight=False,      # True: DFL-GRA; 'pj_only': only p_j is detached, as in the reference code
     weight=None,                # (K,) weights of the classes, numbers >= 0
     ignore_index:int|None=None, # label of samples to ignore
@@ -73,7 +73,7 @@ def consistency_loss(
     logits,                     # (N, K) or (N, K, d1, ...)
     target,                     # (N,) or (N, d1, ...) class ids
     gamma:float=3.0,        # exponent of the weight; 1 gives u = 1 - consistency
-    scale:float=1.0,        # size of the noise, in units of the logits or of the features
+    scale:float=1.0,        # strength of the noise, in units of the logits or of the features
     draws:int=32,           # number of noisy copies
     noise:str='normal',     # 'normal' (standard deviation `scale`) or 'uniform' (in [-scale, scale])
     perturbed:str='logits', # 'logits', our own variant; or 'features' as in [Lin 2025], which needs `head`
@@ -97,7 +97,7 @@ def label_smoothing_loss(
 def lp_norm_loss(
     logits,                     # (N, K) or (N, K, d1, ...)
     target,                     # (N,) or (N, d1, ...) class ids
-    alpha:float=.01,        # weight of the norm
+    alpha:float=.01,        # weight of the penalty
     p:float=1.0,            # order of the norm, >= 1
     *, weight=None,                # (K,) weights of the classes, numbers >= 0
     ignore_index:int|None=None, # label of samples to ignore
@@ -107,7 +107,7 @@ def lp_norm_loss(
 def entropy_regularized_loss(
     logits,                     # (N, K) or (N, K, d1, ...)
     target,                     # (N,) or (N, d1, ...) class ids
-    alpha:float=.1,         # weight of the entropy
+    alpha:float=.1,         # weight of the penalty
     *, weight=None,                # (K,) weights of the classes, numbers >= 0
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',       # 'mean', 'sum' or 'none'
@@ -186,7 +186,7 @@ def mbls_loss(
 def acls_loss(
     logits,                     # (N, K) or (N, K, d1, ...)
     target,                     # (N,) or (N, d1, ...) class ids
-    margin:float=10.,       # m
+    margin:float=10.,       # margin of the largest logit, and of the differences from it
     alpha:float=.1,         # weight of both penalties
     top:float=1.,           # weight of the penalty on the largest logit
     others:float=.1,        # weight of the penalty on the other logits
@@ -236,7 +236,7 @@ def adafocal_loss(
     logits,                     # (N, K) or (N, K, d1, ...)
     target,                     # (N,) or (N, d1, ...) class ids
     gammas=(1.,),               # (M,) exponents, one for each range of the label probability; < 0: inverse focal
-    edges=(),                   # (M-1,) increasing, between the ranges; an edge belongs to the upper range
+    edges=(),                   # (M-1,) increasing, between the ranges; an edge belongs to the range above it
     *, weight=None,                # (K,) weights of the classes, numbers >= 0
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',       # 'mean', 'sum' or 'none'

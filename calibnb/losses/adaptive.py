@@ -23,7 +23,7 @@ from .weighted import times_ce
 def adafocal_loss(
     batch:LossBatch,
     gammas=(1.,),               # (M,) exponents, one for each range of the label probability; < 0: inverse focal
-    edges=(),                   # (M-1,) increasing, between the ranges; an edge belongs to the upper range
+    edges=(),                   # (M-1,) increasing, between the ranges; an edge belongs to the range above it
 )->Tensor:                      # 0-d, or the shape of `target`
     """Return focal loss with the exponent of p_y's range, or inverse focal loss if the exponent is < 0 [Ghosh 2022].
 
@@ -69,14 +69,20 @@ def confidence_gaps(
 
 # %% ../../nbs/20_losses/05b_adaptive.ipynb #4a09a6c9
 def next_gammas(
-    gammas:Tensor,  # (M,)
+    gammas:Tensor,  # (M,) exponents
     gap:Tensor,     # (M,) mean confidence minus accuracy
     rate:float=1.,  # lambda: the rate of the updates
     switch:float=.2,# magnitude below which an exponent changes its sign
     gamma_min:float=-2., # bounds of the exponents
     gamma_max:float=20.,
 )->Tensor:          # (M,)
-    "Update the exponents: gamma exp(rate gap) if gamma > 0, else gamma exp(-rate gap) [Ghosh 2022]."
+    """Update the exponents: gamma exp(rate gap) if gamma > 0, else gamma exp(-rate gap) [Ghosh 2022].
+
+    >>> from torch import tensor
+    >>> from calibnb.losses.adaptive import next_gammas
+    >>> next_gammas(tensor([1., -1.]), gap=tensor([.5, .5]))
+    tensor([ 1.6487, -0.6065])
+    """
     is_focal = gammas > 0
     moved = gammas*torch.where(is_focal, rate*gap, -rate*gap).exp()
     other_side = torch.where(moved > 0, torch.full_like(moved, -switch), switch)
@@ -100,7 +106,12 @@ def first_adafocal_loss(
     gamma_min:float=-2.,        # bounds of the exponents
     gamma_max:float=20.,
 )->Tensor:                      # 0-d, or the shape of `target`
-    "Return the AdaFocal loss of the first epoch, with one exponent; `AdaFocalLoss` updates the exponents [Ghosh 2022]."
+    """Return the AdaFocal loss of the first epoch, with one exponent; `AdaFocalLoss` updates it [Ghosh 2022].
+
+    >>> from calibnb.losses.adaptive import first_adafocal_loss
+    >>> first_adafocal_loss([[0., 0.]], [0], gamma=2.)  # (1/2)² log 2
+    tensor(0.1733, dtype=torch.float64)
+    """
     check_adafocal(gamma, n_bins, rate, switch, gamma_min, gamma_max)
     exponents = torch.tensor([float(gamma)], dtype=torch.float64, device='cpu')
     return times_ce(batch, partial(adafocal_weight, gammas=exponents, edges=exponents[1:]))

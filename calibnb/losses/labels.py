@@ -16,8 +16,8 @@ _STRENGTHS = 'gamma', 'eps', 'epsilon', 'alpha'
 def strength_option(
     options:dict,  # options of a loss
 )->str|None:
-    "Return the name of the option that sets the strength of a loss, or None."
-    return next((name for name in _STRENGTHS if name in options), None)
+    "Return the name of the option that sets the strength of a loss; None if there is no such option."
+    return next((option for option in _STRENGTHS if option in options), None)
 
 def _family(name, options):
     "Return the short name of a family of losses."
@@ -26,7 +26,7 @@ def _family(name, options):
 
 def loss_label(
     name:str,   # one of `list_losses()`
-    **options,
+    **options,  # options of the loss
 )->str:
     """Return the short name of a loss for figures and tables: 'CE', 'FL-3', 'BSCE-GRA-2', 'LS-0.05'.
 

@@ -51,12 +51,14 @@ def mbls_loss(
 @sample_loss
 def acls_loss(
     batch:LossBatch,
-    margin:float=10.,       # m
+    margin:float=10.,       # margin of the largest logit, and of the differences from it
     alpha:float=.1,         # weight of both penalties
     top:float=1.,           # weight of the penalty on the largest logit
     others:float=.1,        # weight of the penalty on the other logits
 )->Tensor:                  # 0-d, or the shape of `target`
-    """Return cross-entropy + alpha (top · excess² of largest + others · mean excess² of others) [Park 2023, code].
+    """Return cross-entropy + alpha (top · excess² of the largest logit + others · mean excess² of the others).
+
+    The formula is that of the authors' code [Park 2023].
 
     >>> from calibnb.losses import acls_loss
     >>> acls_loss([[12., 5., -1.]], [0], margin=10, alpha=1)
@@ -66,11 +68,10 @@ def acls_loss(
     for name, value in dict(alpha=alpha, top=top, others=others).items(): check_weight(name, value)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     n_others = batch.logits.shape[1] - 1 if masked is None else ((~masked).sum(1) - 1).clamp_min(1)
-    high = (largest[:, 0] - margin).relu().square()
+    of_largest = (largest[:, 0] - margin).relu().square()
     fixed = largest.detach()
-    low = (fixed - unmasked(batch.logits, masked, fixed) - margin).relu().square()  # 0 for the largest logit
-    rest = low.sum(1)/n_others
-    return with_penalty(batch, alpha*(top*high + others*rest))
+    below = (fixed - unmasked(batch.logits, masked, fixed) - margin).relu().square()  # 0 for the largest logit
+    return with_penalty(batch, alpha*(top*of_largest + others*below.sum(1)/n_others))
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #83ca03d2
 @sample_loss
@@ -124,8 +125,8 @@ def mdca_loss(
     >>> mdca_loss([[2., 0.], [0., 1.]], [0, 0])
     tensor(1.1452, dtype=torch.float64)
     """
-    each = focal_loss(batch.logits, batch.labels, gamma, reduction='none')
-    return with_surrogate(batch, lam, surrogates.mdca(*valid_rows(batch)), each)
+    losses = focal_loss(batch.logits, batch.labels, gamma, reduction='none')
+    return with_surrogate(batch, lam, surrogates.mdca(*valid_rows(batch)), losses)
 
 @sample_loss
 def dca_loss(

@@ -26,10 +26,10 @@ def check_weight(name, value):
     "Raise ValueError unless the weight of a penalty is finite and at least 0."
     if not 0 <= value < math.inf: raise ValueError(f'{name}: {value}, want a finite weight >= 0')
 
-def with_penalty(batch, penalty, each=None):
-    "Add a (N,) or 0-d penalty to the loss of each sample, and reduce; the loss is cross-entropy if `each` is None."
-    if each is None: each = F.cross_entropy(batch.logits, batch.labels, reduction='none')
-    return batch.reduce(each + penalty)
+def with_penalty(batch, penalty, losses=None):
+    "Add a (N,) or 0-d penalty to the loss of each sample, and reduce; `losses` are cross-entropies if None."
+    if losses is None: losses = F.cross_entropy(batch.logits, batch.labels, reduction='none')
+    return batch.reduce(losses + penalty)
 
 @sample_loss
 def label_smoothing_loss(
@@ -45,14 +45,14 @@ def label_smoothing_loss(
     """
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a probability in [0, 1)')
     if mode not in ('uniform', 'off_target'): raise ValueError(f'mode: {mode!r}, want "uniform" or "off_target"')
-    masked, K = masked_classes(batch.logits), batch.logits.shape[1]
-    if masked is not None: K = (~masked).sum(1).clamp_min(2)  # (N,) classes among which eps is divided
-    if mode == 'off_target': eps = eps*K/(K - 1)
+    masked, n_classes = masked_classes(batch.logits), batch.logits.shape[1]
+    if masked is not None: n_classes = (~masked).sum(1).clamp_min(2)  # (N,) classes among which eps is divided
+    if mode == 'off_target': eps = eps*n_classes/(n_classes - 1)
     log_p, sample_weights = batch.logits.log_softmax(1), batch.sample_weights()
     of_label, log_p = at_label(log_p, batch.labels), unmasked(log_p, masked)
     if batch.weight is not None:
-        log_p, each = log_p*batch.weight, batch.weight[batch.labels]
-        of_label = (of_label*each).masked_fill(each <= 0, 0.)
+        log_p, label_weight = log_p*batch.weight, batch.weight[batch.labels]
+        of_label = (of_label*label_weight).masked_fill(label_weight <= 0, 0.)
     values = -(1 - eps)*of_label - eps*row_mean(log_p, masked)
     if batch.valid is not None: values = torch.where(batch.valid, values, 0.)
     if sample_weights is None: return batch.reduce(values)
@@ -62,7 +62,7 @@ def label_smoothing_loss(
 @sample_loss
 def lp_norm_loss(
     batch:LossBatch,
-    alpha:float=.01,        # weight of the norm
+    alpha:float=.01,        # weight of the penalty
     p:float=1.0,            # order of the norm, >= 1
 )->Tensor:                  # 0-d, or the shape of `target`
     """Return cross-entropy + alpha · |logits|_p, not divided by K [Wang 2021]; the norm of zero logits has gradient 0.
@@ -82,7 +82,7 @@ def lp_norm_loss(
 @sample_loss
 def entropy_regularized_loss(
     batch:LossBatch,
-    alpha:float=.1,         # weight of the entropy
+    alpha:float=.1,         # weight of the penalty
 )->Tensor:                  # 0-d, or the shape of `target`; may be negative
     """Return cross-entropy minus alpha times the entropy of the prediction, the confidence penalty [Pereyra 2017].
 
@@ -151,14 +151,14 @@ def mixup_loss(
     """
     if not 0 <= lam <= 1: raise ValueError(f'lam: {lam}, want a share in [0, 1]')
     shared = dict(weight=weight, ignore_index=ignore_index)
-    a, b = (cross_entropy_loss(logits, t, **shared, reduction=reduction) for t in (target, target_b))
+    a, b = (cross_entropy_loss(logits, labels, **shared, reduction=reduction) for labels in (target, target_b))
     return lam*a + (1 - lam)*b
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #5499f799
-def with_surrogate(batch, lam, error, each=None):
-    "Add `lam` times the 0-d error of the batch as a penalty."
+def with_surrogate(batch, lam, error, losses=None):
+    "Add `lam` times a 0-d calibration error of the batch to the loss of each sample, and reduce."
     check_weight('lam', lam)
-    return with_penalty(batch, lam*error, each)
+    return with_penalty(batch, lam*error, losses)
 
 def valid_rows(batch):
     "Return logits and labels of the valid samples; if there are none, return the first sample, which has weight 0."

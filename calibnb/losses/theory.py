@@ -20,7 +20,7 @@ def focal_gradient_factor(
     p,            # probability of the label, tensor or number in [0, 1]
     gamma:float,  # focal exponent >= 0
 )->Tensor:        # float64, the shape of p
-    """Return g(p, gamma) = (1-p)^gamma - gamma p (1-p)^(gamma-1) log p, the factor on the gradient of CE [Lin 2025].
+    """Return (1-p)^gamma - gamma p (1-p)^(gamma-1) log p, the factor on the gradient of cross-entropy [Lin 2025].
 
     >>> from calibnb.losses import focal_gradient_factor
     >>> focal_gradient_factor([.1, .5, .9], gamma=3)
@@ -44,8 +44,8 @@ def gamma_from_p0(
     from scipy.optimize import brentq
     if not 0 < p0 < .5:
         raise ValueError(f'p0: {p0}, want a probability in (0, 1/2); for p0 >= 1/2 no gamma > 0 has g = 1')
-    log_d, ratio = math.log1p(-p0), p0*math.log(p0)/(1 - p0)
-    def excess(gamma): return log_d + math.log1p(-gamma*ratio)/gamma  # log g(p0, gamma)/gamma, without the root at 0
+    log_d, ratio = math.log1p(-p0), -p0*math.log(p0)/(1 - p0)
+    def excess(gamma): return log_d + math.log1p(gamma*ratio)/gamma  # log g(p0, gamma)/gamma, without the root at 0
     high = 1.
     while excess(high) > 0: high *= 2
     return brentq(excess, 1e-12, high, xtol=1e-15, rtol=1e-14)

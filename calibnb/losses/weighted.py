@@ -31,7 +31,7 @@ def weighted_cross_entropy(
     target,                    # (N,) or (N, d1, ...) class ids
     weight=None,               # function LogProbs -> (N,) uncertainty weight u; None: 1
     *, detach_weight:bool=False, # True: no gradient through u, the gradient-weighted ("-GRA") form
-    class_weight=None,         # (K,) weights of the classes; named `weight` in all other losses
+    class_weight=None,         # (K,) weights of the classes; all other losses call this argument `weight`
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',      # 'mean', 'sum' or 'none'
 )->Tensor:                     # 0-d, or the shape of `target`
@@ -45,14 +45,15 @@ def weighted_cross_entropy(
 
 def times_ce(
     batch:LossBatch,
-    u=None,                   # function LogProbs -> (N,) uncertainty weight; None: 1
+    weigh=None,               # function LogProbs -> (N,) uncertainty weight u; None: 1
     detach_weight:bool=False, # True: no gradient through u
 )->Tensor:                    # 0-d, or the shape of the target
     "Return u(p, y) times the cross-entropy of a batch, reduced."
     check_bool(detach_weight=detach_weight)
-    fused = batch.reduction if batch.weight is None and batch.valid is None else 'none'  # weights need each value
-    if u is None: out = F.cross_entropy(batch.logits, batch.labels, reduction=fused)
-    else: out = weighted_ce(batch.logits, batch.labels, u, detach_weight, fused)
+    # class weights and ignored samples need the loss of each sample
+    fused = batch.reduction if batch.weight is None and batch.valid is None else 'none'
+    if weigh is None: out = F.cross_entropy(batch.logits, batch.labels, reduction=fused)
+    else: out = weighted_ce(batch.logits, batch.labels, weigh, detach_weight, fused)
     return out if fused != 'none' else batch.reduce(out)
 
 @sample_loss
@@ -69,7 +70,7 @@ def cross_entropy_loss(
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #bdb501b0
 def check_gamma(gamma, shape=(), name='gamma'):
-    "Return gamma as a number or a flattened tensor; raise ValueError if gamma < 0. GPU values are not checked."
+    "Return gamma as a number or a flattened tensor; raise ValueError if gamma < 0. Values on a GPU are not checked."
     if isinstance(gamma, (np.ndarray, list, tuple)): gamma = as_tensor(gamma, name)
     if not isinstance(gamma, Tensor):
         _check_exponent(gamma, name)
@@ -77,14 +78,14 @@ def check_gamma(gamma, shape=(), name='gamma'):
     if gamma.ndim and gamma.shape != shape:
         raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} like target, or one number')
     if gamma.is_cpu and not traced():
-        for bound in gamma.detach().aminmax(): _check_exponent(bound.item(), name)
+        for extreme in gamma.detach().aminmax(): _check_exponent(extreme.item(), name)
     return gamma.reshape(-1) if gamma.ndim else gamma
 
 def _check_exponent(value, name):
     "Raise ValueError unless `value` is a finite number of at least 0."
-    number = isinstance(value, Real)
-    if number and math.isfinite(value) and value >= 0: return
-    advice = '; for a weight that grows with p use inverse_focal_loss' if number and value < 0 else ''
+    is_number = isinstance(value, Real)
+    if is_number and math.isfinite(value) and value >= 0: return
+    advice = '; for a weight that grows with p use inverse_focal_loss' if is_number and value < 0 else ''
     raise ValueError(f'{name}: {value!r}, want a finite number >= 0{advice}')
 
 def _is_zero(gamma): return not isinstance(gamma, Tensor) and gamma == 0
@@ -103,8 +104,8 @@ def focal_loss(
     tensor(0.1733, dtype=torch.float64)
     """
     gamma = check_gamma(gamma, batch.shape)
-    u = None if _is_zero(gamma) else partial(focal_weight, gamma=gamma)
-    return times_ce(batch, u, detach_weight)
+    weigh = None if _is_zero(gamma) else partial(focal_weight, gamma=gamma)
+    return times_ce(batch, weigh, detach_weight)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #0f448eeb
 @sample_loss
@@ -120,13 +121,14 @@ def flsd_loss(
     >>> flsd_loss([[2., 0.], [0., 1.]], [0, 0])
     tensor(0.2567, dtype=torch.float64)
     """
-    want = len(thresholds) + 1
-    if len(gammas) != want: raise ValueError(f'gammas: {len(gammas)} given, want {want}, one more than thresholds')
+    n_gammas = len(thresholds) + 1
+    if len(gammas) != n_gammas:
+        raise ValueError(f'gammas: {len(gammas)} given, want {n_gammas}, one more than thresholds')
     increasing = sorted(set(thresholds))
     if list(thresholds) != increasing: raise ValueError(f'thresholds: {tuple(thresholds)}, want increasing numbers')
     for gamma in gammas: check_gamma(gamma, name='gammas')
-    u = partial(flsd_weight, thresholds=tuple(thresholds), gammas=tuple(gammas))
-    return times_ce(batch, u, detach_weight)
+    weigh = partial(flsd_weight, thresholds=tuple(thresholds), gammas=tuple(gammas))
+    return times_ce(batch, weigh, detach_weight)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #ec11a302
 _REVERSING_GAMMA = 3.59  # the minimum of (1 + p)/(-p log p), at p = 0.28
@@ -144,23 +146,23 @@ def inverse_focal_loss(
     tensor(1.2818, dtype=torch.float64)
     """
     gamma = check_gamma(gamma, batch.shape)
-    known = not isinstance(gamma, Tensor)
-    if known and gamma > _REVERSING_GAMMA and not detach_weight: _warn_reversed(gamma)
-    u = None if _is_zero(gamma) else partial(inverse_focal_weight, gamma=gamma)
-    return times_ce(batch, u, detach_weight)
+    is_number = not isinstance(gamma, Tensor)
+    if is_number and gamma > _REVERSING_GAMMA and not detach_weight: _warn_reversed(gamma)
+    weigh = None if _is_zero(gamma) else partial(inverse_focal_weight, gamma=gamma)
+    return times_ce(batch, weigh, detach_weight)
 
 def _warn_reversed(gamma):
-    "Warn that the loss lowers some label probabilities; compiled code does not warn."
+    "Warn that the loss lowers the label probability of some samples; compiled code does not warn."
     if torch.compiler.is_compiling(): return
-    bound = f'gamma {gamma} > {_REVERSING_GAMMA}'
-    warnings.warn(f'inverse_focal_loss: {bound} reverses the gradient of samples near p = 0.28', stacklevel=4)
+    warnings.warn(f'inverse_focal_loss: gamma {gamma} > {_REVERSING_GAMMA} reverses the gradient of samples near '
+                  'p = 0.28', stacklevel=4)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #237f2776
 @sample_loss
 def dual_focal_loss(
     batch:LossBatch,
     gamma=5.0,                   # >= 0: a number, or a tensor like `target`
-    second:str='below',          # p_j: 'below', largest p_k < p_y, or 'runner_up', largest p_k of another class
+    second:str='below',          # p_j: 'below', the largest p_k < p_y; 'runner_up', the largest p_k of another class
     *, detach_weight=False,      # True: DFL-GRA; 'pj_only': only p_j is detached, as in the reference code
 )->Tensor:                       # 0-d, or the shape of `target`
     """Return the dual focal loss (1 - p_y + p_j)^gamma · CE [Tao 2023].
@@ -174,10 +176,8 @@ def dual_focal_loss(
     pj_only = isinstance(detach_weight, str) and detach_weight == 'pj_only'
     if not pj_only and not isinstance(detach_weight, (bool, np.bool_)):
         raise ValueError(f'detach_weight: {detach_weight!r}, want True, False or "pj_only"')
-    detach = not pj_only and detach_weight
-    u = partial(dual_focal_weight, gamma=gamma, second=second, detach_second=pj_only)
-    if _is_zero(gamma): u = None
-    return times_ce(batch, u, detach)
+    weigh = partial(dual_focal_weight, gamma=gamma, second=second, detach_second=pj_only)
+    return times_ce(batch, None if _is_zero(gamma) else weigh, not pj_only and detach_weight)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #39542b92
 @sample_loss
@@ -197,28 +197,27 @@ def bsce_loss(
     gamma = check_gamma(gamma, batch.shape)
     if not beta >= 1: raise ValueError(f'beta: {beta}, want the order of a norm, in [1, inf]')
     if form not in ('norm', 'sum'): raise ValueError(f'form: {form!r}, want "norm" or "sum"')
-    u = partial(bsce_weight, gamma=gamma, beta=beta, form=form)
-    if _is_zero(gamma) and form == 'norm': u = None
-    return times_ce(batch, u, detach_weight)
+    weigh = partial(bsce_weight, gamma=gamma, beta=beta, form=form)
+    return times_ce(batch, None if _is_zero(gamma) and form == 'norm' else weigh, detach_weight)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #cba2b0f6
 @sample_loss
 def consistency_loss(
     batch:LossBatch,
     gamma:float=3.0,        # exponent of the weight; 1 gives u = 1 - consistency
-    scale:float=1.0,        # size of the noise, in units of the logits or of the features
+    scale:float=1.0,        # strength of the noise, in units of the logits or of the features
     draws:int=32,           # number of noisy copies
     noise:str='normal',     # 'normal' (standard deviation `scale`) or 'uniform' (in [-scale, scale])
     perturbed:str='logits', # 'logits', our own variant; or 'features' as in [Lin 2025], which needs `head`
     *, head=None,           # (K, d) weights of the last linear layer, for noise on its inputs
     generator=None,         # torch.Generator on the device of the logits
 )->Tensor:                  # 0-d, or the shape of `target`
-    """Return (1 - consistency of the label)^gamma · CE; the weight has no gradient [Lin 2025, section 16.1].
+    """Return (1 - consistency)^gamma · CE; the weight has no gradient [Lin 2025, section 16.1].
 
     >>> import torch
     >>> from calibnb.losses import consistency_loss
-    >>> draw = torch.Generator().manual_seed(0)
-    >>> consistency_loss([[0., 9.]], [0], generator=draw)  # no noise changes the prediction, so u = 1
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> consistency_loss([[0., 9.]], [0], generator=generator)  # no noise changes the prediction, so u = 1
     tensor(9.0001, dtype=torch.float64)
     """
     gamma = check_gamma(gamma, batch.shape)
@@ -227,12 +226,12 @@ def consistency_loss(
     if not 0 <= scale < math.inf: raise ValueError(f'scale: {scale}, want a number >= 0, in units of {perturbed}')
     if perturbed not in ('logits', 'features'):
         raise ValueError(f'perturbed: {perturbed!r}, want "logits" or "features"')
-    def u(lp):
-        draw = partial(_noise, lp.logits.detach(), scale, noise, generator)
-        on_logits = perturbed == 'logits'
-        consistency = _label_share(lp, draw, draws) if on_logits else _mean_label_probability(lp, head, draw, draws)
+    def weigh(lp):
+        draw_noise = partial(_noise, lp.logits.detach(), scale, noise, generator)
+        if perturbed == 'logits': consistency = _label_share(lp, draw_noise, draws)
+        else: consistency = _mean_label_probability(lp, head, draw_noise, draws)
         return (1 - consistency).pow(gamma)
-    return times_ce(batch, u, True)
+    return times_ce(batch, weigh, True)
 
 def _check_head(head, logits):
     "Return the last layer's weights, converted like the logits; raise ValueError unless each class has a row."
@@ -241,24 +240,24 @@ def _check_head(head, logits):
     if head.ndim == 2 and len(head) == logits.shape[1]: return head.to(logits)
     raise ValueError(f'head: shape {tuple(head.shape)}, want ({logits.shape[1]}, d) weights of the last linear layer')
 
-def _noise(logits, scale, noise, generator, width=None):
+def _noise(logits, scale, distribution, generator, width=None):
     "Return (N, width) noise with the dtype and device of the logits; `width` defaults to K."
-    draw = logits.new_empty(len(logits), width or logits.shape[1])
-    if noise == 'normal': draw.normal_(generator=generator)
-    else: draw.uniform_(-1, 1, generator=generator)
-    return scale*draw
+    out = logits.new_empty(len(logits), width or logits.shape[1])
+    if distribution == 'normal': out.normal_(generator=generator)
+    else: out.uniform_(-1, 1, generator=generator)
+    return scale*out
 
-def _label_share(lp, draw, draws):
+def _label_share(lp, draw_noise, draws):
     "Return the share of noisy copies of the logits in which the label has the largest logit."
     logits, count = lp.logits.detach(), 0.
-    for _ in range(draws): count = count + (first_argmax(logits + draw()) == lp.target).to(logits.dtype)
+    for _ in range(draws): count = count + (first_argmax(logits + draw_noise()) == lp.target).to(logits.dtype)
     return count/draws
 
-def _mean_label_probability(lp, head, draw, draws):
+def _mean_label_probability(lp, head, draw_noise, draws):
     "Return the mean probability of the label over noisy copies of the features."
     logits, total = lp.logits.detach(), 0.
     head = _check_head(head, logits)
     for _ in range(draws):
-        noisy = logits + F.linear(draw(width=head.shape[1]), head)
+        noisy = logits + F.linear(draw_noise(width=head.shape[1]), head)
         total = total + noisy.softmax(1).gather(1, lp.target[:, None])[:, 0]
     return total/draws

@@ -167,7 +167,15 @@ def set_vectors(
     model,           # network with an `embedding`
     vectors:Tensor,  # (V, D); row i is the vector of word id i, nan for a word without a vector
 ):
-    "Initialise an embedding with word vectors; raise ValueError if the shapes do not match."
+    """Initialise an embedding with word vectors; raise ValueError if the shapes do not match.
+
+    >>> import torch
+    >>> from calibnb.models.sequences import TextCNN, set_vectors
+    >>> net = TextCNN(2, (16,), vocabulary=3, dim=2)
+    >>> set_vectors(net, torch.tensor([[0., 0.], [0., 0.], [1., 2.]]))
+    >>> net.embedding.weight[2].tolist()
+    [1.0, 2.0]
+    """
     if not hasattr(model, 'embedding'):
         raise ValueError(f'vectors: {type(model).__name__} has no embedding; omit the option vectors')
     weight = model.embedding.weight
