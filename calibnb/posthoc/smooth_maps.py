@@ -66,7 +66,14 @@ def platt_map(
     targets:str='platt', # as in `soft_labels`
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # slope, intercept: for `platt` and `logistic`
-    "Fit Platt scaling: return the slope and the intercept with the least NLL."
+    """Return the slope and the intercept with the least NLL.
+
+    >>> import torch
+    >>> from calibnb.posthoc.smooth_maps import platt_map
+    >>> m = platt_map(torch.tensor([-1.]*4 + [1.]*4), torch.tensor([1, 0, 1, 0, 1, 1, 1, 0]).bool(), 'hard')
+    >>> print(f"{m['slope']:.3f} {m['intercept']:.3f}")  # both log(3)/2: a half at -1 and three quarters at 1
+    0.549 0.549
+    """
     check_finite('odds', odds)
     t, weight = soft_labels(hit, targets, weight)
     s = odds.double().cpu()
@@ -90,8 +97,8 @@ def _beta_features(odds):
     "Return log c and -log(1 - c), where c is the sigmoid of `odds`."
     return torch.stack([F.logsigmoid(odds), -F.logsigmoid(-odds)], 1)
 
-# Let u and v be the coefficients of the features with the larger and the smaller mean absolute value. The matrices map
-# free parameters to (u, v - u, intercept), for four cases: all parameters are free, v = 0, u = 0, u = v = 0.
+# Let u and w be the coefficients of the features with the larger and the smaller mean absolute value. The matrices map
+# free parameters to (u, w - u, intercept), for four cases: all parameters are free, w = 0, u = 0, u = w = 0.
 _FACES = [torch.tensor(rows, dtype=torch.float64, device='cpu') for rows in (
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0], [-1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], [[0], [0], [1]])]
 
@@ -101,24 +108,33 @@ def beta_map(
     targets:str='platt', # as in `soft_labels`; 'hard' in the paper
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # a, b, intercept: for `beta`
-    "Fit beta calibration: return a >= 0, b >= 0 and the intercept with the least penalised NLL [Kull 2017]."
+    """Return a >= 0, b >= 0 and the intercept with the least penalised NLL [Kull 2017].
+
+    >>> import torch
+    >>> from calibnb.posthoc.smooth_maps import beta, beta_map
+    >>> odds = torch.tensor([-1.]*4 + [1.]*4).double()
+    >>> m = beta_map(odds, torch.tensor([1, 0, 1, 0, 1, 1, 1, 0]).bool(), 'hard')
+    >>> beta(m, odds[3:5]).sigmoid().numpy().round(3)
+    array([0.5 , 0.75])
+    """
     check_finite('odds', odds)
     t, weight = soft_labels(hit, targets, weight)
     odds = odds.double().cpu()
     only = no_slope(odds, t, weight)
     if only is not None: return dict(a=torch.ones_like(only), b=torch.ones_like(only), intercept=only)
     features, size = _beta_features(odds), max(1., odds.abs().amax().item())
-    small = int((features/size).abs().mean(0).argmin())  # index of the feature of v
-    X, R, found = torch.stack([odds/size, features[:, small]/size, torch.ones_like(odds)], 1), odds.new_zeros(3, 3), []
-    R[1, 1] = 1/weight.sum().item()/size/size
+    small = int((features/size).abs().mean(0).argmin())  # index of the feature of w
+    X = torch.stack([odds/size, features[:, small]/size, torch.ones_like(odds)], 1)
+    penalty, found = odds.new_zeros(3, 3), []
+    penalty[1, 1] = 1/weight.sum().item()/size/size
     for face in _FACES:
         start = _start(X) if face is _FACES[0] else None
-        beta = face @ logistic_regression(X @ face, t, weight, face.T @ R @ face, start)
-        value = logistic_nll(X @ beta, t, weight) + (beta @ R @ beta/2).item()
-        scaled_u, difference, intercept = beta.tolist()
-        u, v = scaled_u/size, (scaled_u + difference)/size
-        rises = u >= 0 and v >= 0 and math.isfinite(u + v + intercept)
-        if rises: found.append((value, v, u, intercept))
+        coef = face @ logistic_regression(X @ face, t, weight, face.T @ penalty @ face, start)
+        value = logistic_nll(X @ coef, t, weight) + (coef @ penalty @ coef/2).item()
+        scaled_u, difference, intercept = coef.tolist()
+        u, w = scaled_u/size, (scaled_u + difference)/size
+        rises = u >= 0 and w >= 0 and math.isfinite(u + w + intercept)
+        if rises: found.append((value, w, u, intercept))
         if rises and face is _FACES[0]: break
     best = [torch.tensor(value, dtype=torch.float64, device='cpu') for value in min(found)[1:]]
     return dict(zip(('ab'[small], 'ab'[1 - small], 'intercept'), best))
@@ -186,8 +202,8 @@ def natural_spline(knots):
 
     Roughness is the integral of the squared second derivative. Two curves are straight lines of roughness 0. The other
     curves are scaled to roughness 1, so that no coefficient is far larger than the others."""
-    roughness = second_derivatives(knots)[1:-1].T @ banded_matrix(knots)[0].T
-    values, vectors = np.linalg.eigh(roughness)
+    integral = second_derivatives(knots)[1:-1].T @ banded_matrix(knots)[0].T  # (m, m), of the values at the knots
+    values, vectors = np.linalg.eigh(integral)
     straight, curved = np.stack([np.ones(len(knots)), knots], 1), vectors[:, 2:]/np.sqrt(values[2:])
     return np.hstack([straight, curved]), np.repeat([0., 1.], [2, len(knots) - 2])
 
@@ -204,11 +220,11 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
     s, t, hit, weight, fold = _averaged(s, t, hit, weight, fold)
     held_out = fold == np.arange(_FOLDS)[:, None]
     arrays = spline_features(knots, s) @ curves, t, hit, weight*~held_out, weight*held_out, np.diag(2*roughness)
-    X, t, hit, w_in, w_out, R = map(torch.from_numpy, arrays)
-    beta, nll = None, []
+    X, t, hit, w_in, w_out, penalty = map(torch.from_numpy, arrays)
+    coef, nll = None, []
     for smoothing in _SMOOTHINGS:
-        beta = logistic_regression(X, t, w_in, smoothing*R, beta)  # all folds at once
-        a = beta @ X.T
+        coef = logistic_regression(X, t, w_in, smoothing*penalty, coef)  # all folds at once
+        a = coef @ X.T
         nll.append(((F.softplus(a) - hit*a)*w_out).sum().item())
     return _SMOOTHINGS[np.argmin(nll)]
 
@@ -222,7 +238,14 @@ def spline_map(
     targets:str='platt', # as in `soft_labels`
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`
-    "Fit a natural cubic spline of the log-odds, divided by their mean absolute value, with the least penalised NLL."
+    """Return a natural cubic spline of the log-odds over their mean absolute value, with the least penalised NLL.
+
+    >>> import torch
+    >>> from calibnb.posthoc.smooth_maps import spline, spline_map
+    >>> odds, hit = torch.tensor([-1., 0., 1.]*20).double(), torch.tensor([0, 0, 1, 1, 1, 1]*10).bool()
+    >>> spline(spline_map(odds, hit, smoothing=1.), odds[:3]).sigmoid().numpy().round(2)
+    array([0.42, 0.7 , 0.88])
+    """
     check_finite('odds', odds)
     if not isinstance(n_knots, int) or n_knots < 2: raise ValueError(f'n_knots: {n_knots!r}, want 2 or more')
     if smoothing is not None and not 0 <= smoothing < math.inf:
