@@ -100,7 +100,14 @@ def as_module(
     """Return an `nn.Module` from logits (N, K) to probabilities, for torch.compile and torch.export.
 
     In float64 the module gives the probabilities of `transform`. A calibrator that was fitted on probabilities
-    takes probabilities. Values are not checked. Raises NotFittedError before `fit`."""
+    takes probabilities. Values are not checked. Raises NotFittedError before `fit`.
+
+    >>> import torch
+    >>> from calibnb.posthoc import TemperatureScaling
+    >>> module = TemperatureScaling().fit([[2., 0.]]*4, [0, 0, 0, 1]).as_module()
+    >>> module(torch.tensor([[2., 0.]]))
+    tensor([[0.7500, 0.2500]])
+    """
     return CalibratorModule(calibrator, dtype)
 
 # %% ../../nbs/30_posthoc/02h_export.ipynb #c87eefe5
