@@ -405,7 +405,7 @@ TABLE |= {
     "score_maps.bbq_map": lambda: score_maps.bbq_map(CONF.double(), HIT),
     "score_maps.step_map": lambda: score_maps.step_map(score_maps.histogram_map(CONF.double(), HIT), CONF.double()),
     "score_maps.affine_map": lambda: score_maps.affine_map(score_maps.isotonic_map(CONF.double(), HIT), CONF.double()),
-    "score_maps.logistic": lambda: score_maps.logistic(score_maps.platt_map(CONF.double(), HIT), CONF.double()),
+    "score_maps.platt": lambda: score_maps.platt(score_maps.platt_map(CONF.double(), HIT), CONF.double()),
 }
 
 
