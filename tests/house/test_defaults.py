@@ -772,7 +772,7 @@ ELSEWHERE = {
                    "parts of the fits of maps, and of maps":
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores tie_distance "
                        "first_of_ties first_scores "
-                       "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
+                       "bucket natural_spline second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "table_interval binned intervals_of_means heading_of probs_of doubts outcome_after "
                           "Bias Diagnosis LabelOrder biases permuted_labels "
