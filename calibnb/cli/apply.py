@@ -183,7 +183,7 @@ def run_apply(args):
     from calibnb.files.pieces import map_pieces, needs_pieces, open_scores, write_pieces
     from calibnb.files.predictions import read_columns
     calibrator = _read_calibrator(args)
-    file, how_read = (args.file, kind_given(args)), (calibrator.inputs_.weights, calibrator.class_names_)
+    file, how_read = (args.file, kind_given(args)), (calibrator.inputs_.all_eps, calibrator.class_names_)
     if args.engine == 'ray' or needs_pieces(args.file, args.rows_in_memory):
         _check_no_columns(args)
         if args.estimate_prevalence:

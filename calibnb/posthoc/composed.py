@@ -118,7 +118,7 @@ class Composed(Calibrator, name='+'):
         held_out,         # (N, K) or (N, 1) held-out calibrated logits of the first calibrator
         target,           # (N,) class ids
     )->'Composed':
-        "Fit the second calibrator and return the pipeline; raises ValueError for an unsuitable calibrator."
+        "Return the pipeline, with the second calibrator fitted; raises ValueError for an unsuitable calibrator."
         pipeline = cls(name_of(first), then)
         pick('first', pipeline.first, COMPOSABLE)
         inputs = inputs_of(first)

@@ -86,9 +86,8 @@ class ConfidenceMap(Calibrator):
 
     A subclass defines three methods. `_fit_map(score, hit)` returns the function as a dictionary of tensors,
     `_apply(map, score)` returns the values of the function, and `__init__` stores `mode`. Scores and values are
-    log-odds with `on_log_odds`, and probabilities otherwise. `check_table`
-    checks the tensors of a loaded dictionary: `sizes` has their sizes, and `shares` names the tensors with values
-    between 0 and 1. The score of a binary problem is the probability or the log-odds of y = 1."""
+    log-odds with `on_log_odds`, and probabilities otherwise; those of a binary problem belong to y = 1. A file is
+    checked by `sizes`, the sizes of the tensors, and by `shares`, the names of the tensors in [0, 1]."""
     not_affine = 'it is a function of one probability of each row'
     keeps_prediction = False  # if the calibrated confidence is below 1/K, another class has a larger probability
     fits_masked = True
@@ -245,9 +244,9 @@ class BBQ(ConfidenceMap, name='bbq'):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #ec48dece
 class BetaCalibration(ConfidenceMap, name='beta'):
-    """sigmoid(a log c - b log(1 - c) + m), where c is the confidence and a, b >= 0 [Kull 2017].
+    """sigmoid(a log c - b log(1 - c) + d), where c is the confidence and a, b >= 0 [Kull 2017].
 
-    `maps_[0]` holds a, b and the intercept m.
+    `maps_[0]` holds a, b and the intercept d.
 
     >>> from calibnb.posthoc import BetaCalibration
     >>> beta = BetaCalibration('hard').fit([-1.]*4 + [1.]*4, [0, 1, 0, 1, 1, 1, 1, 0])  # binary log-odds

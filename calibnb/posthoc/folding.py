@@ -41,7 +41,13 @@ def last_layer(
     K:int,           # number of outputs
     layer=None,      # name of the layer, or the layer; None: find it by the structure of the network
 )->str:              # name of the layer in the network; '' if the network is the layer
-    "Find the last layer of a network; raises ValueError if the layer is not in the network, or cannot be found."
+    """Return the name of the last layer; raises ValueError if the layer is not in the network, or cannot be found.
+
+    >>> from torch import nn
+    >>> from calibnb.posthoc.folding import last_layer
+    >>> last_layer(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3)), 3)
+    '2'
+    """
     found = layer
     if layer is None:
         found = model
@@ -104,9 +110,18 @@ def fold_into(
 )->nn.Module:          # a copy of the network, without DataParallel and torch.compile
     """Return a copy of a network with calibrated logits: a linear map is multiplied into the last layer.
 
-    The copy has the same architecture and names of weights. Without `sample`, only the structure is checked: the
-    copy is wrong if the network changes the outputs of its last layer. Raises ValueError if the calibrator is not
-    linear in logits, and if the layer is not found, not linear, or has another number of outputs."""
+    The copy has the same architecture and names of weights. Without `sample`, a network that changes the outputs of
+    its last layer is not noticed, and the copy is wrong. Raises ValueError if the calibrator is not linear in logits,
+    and if the layer is not found, not linear, or has another number of outputs.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from calibnb.posthoc import TemperatureScaling
+    >>> network, ts = nn.Linear(4, 2), TemperatureScaling().fit([[2., 0.]]*4, [0, 0, 0, 1])
+    >>> folded, x = ts.fold_into(network), torch.ones(1, 4)
+    >>> torch.allclose(folded(x).softmax(1), ts.transform(network(x)), atol=1e-6)
+    True
+    """
     inputs_of(calibrator)  # raises NotFittedError
     if calibrator.input_ == 'probs':
         raise ValueError(f'calibrator: {type(calibrator).__name__} was fitted on probabilities, so it cannot be folded '

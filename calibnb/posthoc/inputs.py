@@ -21,13 +21,14 @@ from ..core.probabilities import class_logits, log_probs, unchecked_log_probs
 from ..metrics.samples import checked_weight
 
 # %% ../../nbs/30_posthoc/02c_inputs.ipynb #8326a835
-_EXPECTED = {  # given scores -> scores of the fit, and advice
-    'logits': 'probabilities; give transform_probs the softmax of the logits, or the sigmoid of binary log-odds',
-    'probs': 'logits; give transform the logits of the network, or fit a calibrator on probabilities with fit_probs'}
-
 @dataclass(frozen=True)
 class Inputs:
-    "The scores and the columns that a calibrator was fitted on, and therefore takes."
+    """The scores and the columns that a calibrator was fitted on, and therefore takes.
+
+    >>> from calibnb.posthoc.inputs import Inputs
+    >>> Inputs('TemperatureScaling', n_classes=2).ready([3., 0.])  # a single sample
+    tensor([[3., 0.]], dtype=torch.float64)
+    """
     owner: str           # class of the calibrator, for the errors
     n_classes: int       # number of columns; 1 for the log-odds of a binary problem
     scores: str = 'logits' # or 'probs'
@@ -52,7 +53,7 @@ class Inputs:
         return self.multilabel or self.n_classes == 1
 
     @property
-    def weights(self)->float|list[float]:
+    def all_eps(self)->float|list[float]:
         "The `eps` of the fit; of a multilabel problem, the `eps` of each column."
         return [column.eps for column in self.columns] or self.eps
 
@@ -129,6 +130,10 @@ class Inputs:
         "Reshape binary input (N,) to (N, 1), and a single sample (K,) to (1, K)."
         if np.ndim(x) != 1: return x
         return as_tensor(x, 'logits')[:, None] if self.n_classes == 1 else as_tensor(x, 'logits')[None]
+
+_EXPECTED = {  # given scores -> scores of the fit, and advice
+    'logits': 'probabilities; give transform_probs the softmax of the logits, or the sigmoid of binary log-odds',
+    'probs': 'logits; give transform the logits of the network, or fit a calibrator on probabilities with fit_probs'}
 
 def inputs_of(calibrator)->Inputs:
     "Return the record of a fitted calibrator; raises NotFittedError before `fit`."

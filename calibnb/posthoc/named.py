@@ -30,7 +30,14 @@ def list_calibrators()->list[str]:
 def register_calibrator(
     name:str,  # for `make_calibrator`
 ):             # a decorator
-    "Register a subclass of `Calibrator` under a name; raises ValueError if the name is taken."
+    """Return a decorator that registers a subclass of `Calibrator`; raises ValueError if the name is taken.
+
+    >>> from calibnb.posthoc import make_calibrator, register_calibrator, TemperatureScaling
+    >>> @register_calibrator('renamed')  # doctest: +SKIP
+    ... class Renamed(TemperatureScaling): pass
+    >>> make_calibrator('renamed')       # doctest: +SKIP
+    Renamed()
+    """
     return registers(CALIBRATORS, name)
 
 def make_calibrator(

@@ -56,8 +56,8 @@ def adjust_prior(
     """
     p, shape = at_least_float32(check_probs(probs, least=1)[0]), tuple(as_tensor(probs, 'probs').shape)
     columns = class_probs(p)
-    w = _check_prior('to_prior', to_prior, columns.shape[1], True)/_check_prior('from_prior', from_prior,
-                                                                                columns.shape[1])
+    K = columns.shape[1]
+    w = _check_prior('to_prior', to_prior, K, True)/_check_prior('from_prior', from_prior, K)
     columns = columns.double()*w.to(columns.device)  # float32 would lose tiny probabilities: 1e-44 times a weight
     total = columns.sum(1, keepdim=True)
     if not (total > 0).all():
@@ -92,7 +92,7 @@ _PRESENT = .01  # a class with fewer expected samples is on the boundary
 def _identity(n, like): return torch.eye(n, dtype=like.dtype, device=like.device)
 
 def _profile_directions(J, present, g):
-    "Return directions as columns (K, K): column k adds 1 to class k and a total of -1 to the other present classes."
+    "Return directions as columns (K, K): column k adds 1 to class k and takes 1 from the other present classes."
     free, delta = present.nonzero()[:, 0], _identity(len(J), J)
     J = J + 1e-12*J.trace()*delta  # J is singular if no sample distinguishes two classes
     M = pad(J[free][:, free], (0, 1, 0, 1), value=1.)
@@ -121,12 +121,12 @@ def _likelihood_interval(r, prior, level):
 _MAX_CONDITION = 1e6  # largest condition number of a confusion matrix
 
 def _simplex_least_squares(A, mu):
-    "Minimise the norm of A x - mu over the simplex."
+    "Return the prior on the simplex with the least norm of A prior - mu."
     import numpy as np
     from scipy.optimize import nnls
     B = torch.cat([A - mu[:, None], torch.ones_like(mu)[None]])
-    x = nnls(B.cpu().numpy(), np.eye(len(B))[-1])[0]
-    return torch.from_numpy(x/x.sum()).to(mu)
+    u = nnls(B.cpu().numpy(), np.eye(len(B))[-1])[0]
+    return torch.from_numpy(u/u.sum()).to(mu)
 
 def _bbse(f, f_val, target_val, level):
     "Return the estimate and the ends of its interval, each (K,) [Lipton 2018]."
@@ -182,9 +182,8 @@ def estimate_prior(
 )->PriorEstimate:
     """Estimate the prior of unlabelled samples under label shift, by EM [Saerens 2002] or BBSE [Lipton 2018].
 
-    Intervals of 'em' are from the likelihood ratio and account for the sampling noise of the target, not of the
-    calibration set. Intervals of 'bbse' are from the delta method and account for the sampling noise of the target and
-    of the validation samples. Raises ValueError for bad input, and for a singular confusion matrix.
+    Intervals account for the sampling noise of the target; those of 'bbse' also for that of the validation samples, but
+    those of 'em' not for that of the calibration set. Raises ValueError for bad input or a singular confusion matrix.
 
     >>> from calibnb.posthoc import estimate_prior
     >>> found = estimate_prior([.9]*20 + [.1]*80, from_prior=.5)  # P(y = 1) of samples without labels

@@ -75,7 +75,13 @@ class Multilabel(Problem):
         return torch.stack([problem.nll(column, y) for (problem, column), y in zip(self._each(z), target.unbind(1))], 1)
 
 def problem_of(calibrator)->Problem:
-    "Return the problem that a calibrator was fitted to."
+    """Return the problem that a calibrator was fitted to.
+
+    >>> from calibnb.posthoc import TemperatureScaling
+    >>> from calibnb.posthoc.problems import problem_of
+    >>> type(problem_of(TemperatureScaling().fit([2., 2., 2., 2.], [1, 1, 1, 0]))).__name__
+    'Binary'
+    """
     if calibrator.columns_: return Multilabel(calibrator)
     return Binary(calibrator) if calibrator.n_classes_ == 1 else Multiclass(calibrator)
 

@@ -21,7 +21,7 @@ from ..metrics.scores import brier_of_samples
 from .named import make_calibrator
 
 # %% ../../nbs/30_posthoc/07_refinement.ipynb #2be649f1
-def _uncalibrated_scores(logits, target, score):
+def _scores_of(logits, target, score):
     "Return float64 scores (N,) of softmax(logits), or of sigmoid(logits) if the logits are binary log-odds."
     if score == 'nll': return F.cross_entropy(class_logits(logits), target, reduction='none')
     return brier_of_samples(logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1), target)
@@ -79,7 +79,7 @@ def score_decomposition(
     check_level(level)
     refinement = held_out_scores(logits, target, calibrator, score=score, folds=folds, seed=seed).cpu()
     logits, target = check_logits(logits, target, least=1)
-    total = _uncalibrated_scores(logits.detach().double(), target, score).cpu()
+    total = _scores_of(logits.detach().double(), target, score).cpu()
     terms = {score: total, 'calibration': total - refinement, 'refinement': refinement}
     resamples = Resamples(len(total), n_boot, seed, 'multinomial', random_order(logits, target, seed))
     means = resamples.means(torch.stack(list(terms.values())))[1:]

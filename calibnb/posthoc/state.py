@@ -118,7 +118,14 @@ def fit_record(
     target:Tensor, # (N,) class ids; (N, K) of 0 and 1
     *weight,       # (N,) weights, if given
 )->dict:           # 'samples', 'fingerprint', 'date', and versions: 'calibnb', 'torch' and 'numpy'
-    "Return a record of a fit for the file of a calibrator."
+    """Return a record of a fit for the file of a calibrator.
+
+    >>> import torch
+    >>> from calibnb.posthoc.state import fit_record
+    >>> record = fit_record(torch.tensor([[0., 1.], [2., 0.]]), torch.tensor([1, 0]))
+    >>> record['samples'], record['fingerprint']
+    (2, 'ee4cc3884c8a0918')
+    """
     content = sha256(repr(tuple(logits.shape)).encode())
     for values in (logits[::max(1, logits.numel()//2**18)], target, *weight):
         content.update(values.detach().cpu().double().numpy().tobytes())

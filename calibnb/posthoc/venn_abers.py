@@ -100,7 +100,14 @@ def venn_abers_map(
     folds:int|None=None, # folds of a cross predictor; None: an inductive predictor, one fit on all samples
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:           # scores (n,), odds (2n + 1,), low and high (2n + 1,): for `venn_abers`
-    "Return p0 (new sample as a miss) and p1 (new sample as a hit) for each score and each gap [Vovk 2015]."
+    """Return p0 (new sample as a miss) and p1 (new sample as a hit) for each score and each gap [Vovk 2015].
+
+    >>> import torch
+    >>> from calibnb.posthoc.venn_abers import venn_abers_map
+    >>> m = venn_abers_map(torch.zeros(4), torch.tensor([True, True, True, False]))  # four equal scores
+    >>> m['low'].abs().numpy().round(2), m['high'].numpy().round(2)  # below, at and above them
+    (array([0. , 0.6, 0.6]), array([0.8, 0.8, 1. ]))
+    """
     check_finite('score', score)
     score, hit = score.double().cpu(), hit.cpu()
     u = merged_scores(score, hit, log_odds=True)[0]

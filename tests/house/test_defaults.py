@@ -405,7 +405,7 @@ TABLE |= {
     "score_maps.bbq_map": lambda: score_maps.bbq_map(CONF.double(), HIT),
     "score_maps.step_map": lambda: score_maps.step_map(score_maps.histogram_map(CONF.double(), HIT), CONF.double()),
     "score_maps.affine_map": lambda: score_maps.affine_map(score_maps.isotonic_map(CONF.double(), HIT), CONF.double()),
-    "score_maps.logistic": lambda: score_maps.logistic(score_maps.platt_map(CONF.double(), HIT), CONF.double()),
+    "score_maps.platt": lambda: score_maps.platt(score_maps.platt_map(CONF.double(), HIT), CONF.double()),
 }
 
 
@@ -772,7 +772,7 @@ ELSEWHERE = {
                    "parts of the fits of maps, and of maps":
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores tie_distance "
                        "first_of_ties first_scores "
-                       "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
+                       "bucket natural_spline second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "table_interval binned intervals_of_means heading_of probs_of doubts outcome_after "
                           "Bias Diagnosis LabelOrder biases permuted_labels "

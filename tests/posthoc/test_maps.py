@@ -211,7 +211,7 @@ def test_beta_is_platt_where_the_data_do_not_determine_a_and_b():
     at = torch.linspace(-15, 15, 31, dtype=torch.float64)
     for sign, hits in (1, hit), (-1, ~hit):
         curve, line = smooth_maps.beta_map(sign*odds, hits), smooth_maps.platt_map(sign*odds, hits)
-        torch.testing.assert_close(smooth_maps.beta(curve, at), smooth_maps.logistic(line, at).logit(), rtol=0, atol=.1)
+        torch.testing.assert_close(smooth_maps.beta(curve, at), smooth_maps.platt(line, at), rtol=0, atol=.1)
 
 
 @pytest.mark.parametrize("targets", ["platt", "hard"])
@@ -265,7 +265,7 @@ def test_nan_has_no_calibrated_value():
     score, hit = torch.tensor([.2, .4, .9], dtype=torch.float64), torch.tensor([True, False, True])
     at = torch.tensor([.3, math.nan], dtype=torch.float64)
     maps = {score_maps.step_map: score_maps.histogram_map, score_maps.affine_map: score_maps.isotonic_map,
-            smooth_maps.logistic: smooth_maps.platt_map}
+            smooth_maps.platt: smooth_maps.platt_map}
     for apply, fit in maps.items():
         assert apply(fit(score, hit), at).isnan().tolist() == [False, True]
 
