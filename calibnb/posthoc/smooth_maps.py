@@ -110,11 +110,11 @@ def beta_map(
     features, size = _beta_features(odds), max(1., odds.abs().amax().item())
     small = int((features/size).abs().mean(0).argmin())  # index of the feature of v
     X, R, found = torch.stack([odds/size, features[:, small]/size, torch.ones_like(odds)], 1), odds.new_zeros(3, 3), []
-    R[1, 1] = 1/weight.sum().item()/size/size
+    R[1, 1] = .5/weight.sum().item()/size/size
     for face in _FACES:
         start = _start(X) if face is _FACES[0] else None
         beta = face @ logistic_regression(X @ face, t, weight, face.T @ R @ face, start)
-        value = logistic_nll(X @ beta, t, weight) + (beta @ R @ beta/2).item()
+        value = logistic_nll(X @ beta, t, weight) + (beta @ R @ beta).item()
         scaled_u, difference, intercept = beta.tolist()
         u, v = scaled_u/size, (scaled_u + difference)/size
         rises = u >= 0 and v >= 0 and math.isfinite(u + v + intercept)
@@ -203,7 +203,7 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
     fold = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy() % _FOLDS
     s, t, hit, weight, fold = _averaged(s, t, hit, weight, fold)
     held_out = fold == np.arange(_FOLDS)[:, None]
-    arrays = spline_features(knots, s) @ curves, t, hit, weight*~held_out, weight*held_out, np.diag(2*roughness)
+    arrays = spline_features(knots, s) @ curves, t, hit, weight*~held_out, weight*held_out, np.diag(roughness)
     X, t, hit, w_in, w_out, R = map(torch.from_numpy, arrays)
     beta, nll = None, []
     for smoothing in _SMOOTHINGS:
@@ -238,7 +238,7 @@ def spline_map(
     curves, roughness = natural_spline(knots)
     if smoothing is None:
         smoothing = choose_smoothing(s, t, hit.double().cpu().numpy(), weight, knots, curves, roughness)
-    arrays = spline_features(knots, s) @ curves, t, weight, np.diag(2*smoothing*roughness)
+    arrays = spline_features(knots, s) @ curves, t, weight, np.diag(smoothing*roughness)
     y = curves @ logistic_regression(*map(torch.from_numpy, arrays)).numpy()
     return _spline_table(knots, y, scale, smoothing)
 
