@@ -42,6 +42,48 @@ class Calibrator(BaseEstimator):
     >>> Half().fit([[2., 0.]]*4, [0, 0, 0, 1]).transform([2., 0.]).round(4)  # sigmoid(1)
     array([0.7311, 0.2689])
     """
+    # fit, transform, predict, and a score
+
+    def fit(self,
+        logits,  # (N, K) or (N, K, d1, ...), of samples outside the training set; binary log-odds (N,) or (N, 1)
+        target,  # (N,) or (N, d1, ...) class ids
+        sample_weight=None, # (N,) frequencies: a sample of weight 2 counts as two; warns if the sum is below 2
+        *, kind:str|None=None, # None: binary or multiclass by shape; 'multilabel': columns with labels 0 and 1
+        classes=(), # names of the columns in their order, for the file; if binary, the names of y = 0 and y = 1
+    ):
+        "Fit to logits and return the calibrator; raises ValueError for bad input or options."
+        if kind is not None and pick('kind', kind, ('multilabel',)):
+            return fit_columns(self, 'logits', logits, target, sample_weight, classes)
+        z, y = check_logits(logits, target, values=True, least=1)
+        refuse_probs(z, least_rows=ENOUGH_ROWS)
+        inputs = Inputs.of(self, z, classes=classes)
+        return fit_rows(self, inputs, z.detach(), y, sample_weight, np.shape(target))
+
+    def transform(self,
+        logits,  # (N, K) or (N, K, d1, ...); binary log-odds (N,) or (N, 1); a single sample (K,);
+                 # or probabilities in these shapes, if the calibrator was fitted on probabilities
+    ):           # probabilities in the shape, dtype (at least float32) and type (tensor or array) of the logits
+        "Return calibrated probabilities; raises NotFittedError before `fit`, ValueError for a wrong number of classes."
+        inputs = inputs_of(self)
+        return inputs.like(logits, problem_of(self).calibrated(inputs.ready(logits)))
+
+    predict_proba = transform  # the name in scikit-learn
+
+    def predict(self,
+        logits,  # as for `transform`
+    ):           # (N,) class ids; for a multilabel problem (N, K) of 0 and 1
+        "Return the class with the largest calibrated probability, or with the largest logit if `keeps_prediction`."
+        inputs = inputs_of(self)
+        return inputs.like(logits, problem_of(self).predicted(inputs.ready(logits)))
+
+    def nll(self,
+        logits,  # as for `transform`
+        target,  # (N,) class ids; for a multilabel problem (N, K) of 0 and 1; for a single sample a class id
+    )->Tensor:   # float64, in the flattened shape of the target; inf if the label has probability 0
+        "Return the negative log-likelihood of each label, computed from log-probabilities to avoid underflow."
+        inputs = inputs_of(self)
+        return problem_of(self).nll(inputs.ready(logits).double(), inputs.labels(logits, target))
+
     # what a subclass defines: three items, or with `_probs` and `_log_probs` in place of `_logits` four
 
     fitted = ()  # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
@@ -66,22 +108,7 @@ class Calibrator(BaseEstimator):
     transforms_masked = False  # True: `_logits` or `_probs` handles logits of -inf; else it gets `masked_far_below`
     shapes = {}                # attribute -> shape, to check files: () for a number, 'K' for the number of classes
 
-    # what one calls
-
-    def fit(self,
-        logits,  # (N, K) or (N, K, d1, ...), of samples outside the training set; binary log-odds (N,) or (N, 1)
-        target,  # (N,) or (N, d1, ...) class ids
-        sample_weight=None, # (N,) frequencies: a sample of weight 2 counts as two; warns if the sum is below 2
-        *, kind:str|None=None, # None: binary or multiclass by shape; 'multilabel': columns with labels 0 and 1
-        classes=(), # names of the columns in their order, for the file; if binary, the names of y = 0 and y = 1
-    ):
-        "Fit to logits and return the calibrator; raises ValueError for bad input or options."
-        if kind is not None and pick('kind', kind, ('multilabel',)):
-            return fit_columns(self, 'logits', logits, target, sample_weight, classes)
-        z, y = check_logits(logits, target, values=True, least=1)
-        refuse_probs(z, least_rows=ENOUGH_ROWS)
-        inputs = Inputs.of(self, z, classes=classes)
-        return fit_rows(self, inputs, z.detach(), y, sample_weight, np.shape(target))
+    # the same calls for probabilities, or in one line
 
     def fit_probs(self,
         probs,   # (N, K) or (N, K, d1, ...), rows that sum to 1; P(y = 1) of a binary problem (N,) or (N, 1)
@@ -96,16 +123,6 @@ class Calibrator(BaseEstimator):
         inputs = Inputs.of(self, preds.logits, 'probs', preds.eps, preds.classes)
         return fit_rows(self, inputs, preds.logits, preds.target, sample_weight, np.shape(target))
 
-    def transform(self,
-        logits,  # (N, K) or (N, K, d1, ...); binary log-odds (N,) or (N, 1); a single sample (K,);
-                 # or probabilities in these shapes, if the calibrator was fitted on probabilities
-    ):           # probabilities in the shape, dtype (at least float32) and type (tensor or array) of the logits
-        "Return calibrated probabilities; raises NotFittedError before `fit`, ValueError for a wrong number of classes."
-        inputs = inputs_of(self)
-        return inputs.like(logits, problem_of(self).calibrated(inputs.ready(logits)))
-
-    predict_proba = transform  # the name in scikit-learn
-
     def transform_logits(self, logits):
         "Transform logits; raises ValueError if the calibrator was fitted on probabilities."
         inputs_of(self).check_scores('logits')
@@ -119,21 +136,6 @@ class Calibrator(BaseEstimator):
     def fit_transform(self, logits, target, sample_weight=None, *, kind=None):
         "Fit to logits, then transform the same logits."
         return self.fit(logits, target, sample_weight, kind=kind).transform(logits)
-
-    def predict(self,
-        logits,  # as for `transform`
-    ):           # (N,) class ids; for a multilabel problem (N, K) of 0 and 1
-        "Return the class with the largest calibrated probability, or with the largest logit if `keeps_prediction`."
-        inputs = inputs_of(self)
-        return inputs.like(logits, problem_of(self).predicted(inputs.ready(logits)))
-
-    def nll(self,
-        logits,  # as for `transform`
-        target,  # (N,) class ids; for a multilabel problem (N, K) of 0 and 1; for a single sample a class id
-    )->Tensor:   # float64, in the flattened shape of the target; inf if the label has probability 0
-        "Return the negative log-likelihood of each label, computed from log-probabilities to avoid underflow."
-        inputs = inputs_of(self)
-        return problem_of(self).nll(inputs.ready(logits).double(), inputs.labels(logits, target))
 
     # a fitted calibrator in files, networks and other runtimes
 

@@ -43,8 +43,8 @@ class LinearScaling(Calibrator):
     def _fit(self, logits, target):
         z, T, masked = tempered_logits(logits, target)
         x = self._finite_inputs(z, masked)/T
-        delta = fit_linear_map(self.linear_map, x.T, target, self._penalty(*z.shape, T), name=type(self).__name__,
-                               masked=None if masked is None else masked.T)
+        delta = fit_linear_map(self.linear_map, x, target, self._penalty(*z.shape, T), name=type(self).__name__,
+                               masked=masked)
         W, b = self.linear_map.weight_and_bias(delta)
         self.weight_, self.bias_ = _centred(W)/T, b - b.mean()
 
@@ -136,7 +136,5 @@ class Dirichlet(LinearScaling, name='dirichlet'):
         Since log p = z - c with a number c for each sample, W log p + b = W z + b - c W 1. The last term changes no
         probability if all rows have the same sum."""
         sums = self.weight_.sum(1)
-        same = (sums - sums.mean()).abs().max() <= _EQUAL_SUMS*self.weight_.abs().max()
+        same = (sums - sums.mean()).abs().max() <= 1e-12*self.weight_.abs().max()  # equal up to rounding
         return super()._affine() if same else Calibrator._affine(self)
-
-_EQUAL_SUMS = 1e-12 # a smaller relative difference of sums of weights is rounding error

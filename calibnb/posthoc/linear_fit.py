@@ -30,18 +30,19 @@ def _first_search(penalty, S):
 
 def fit_linear_map(
     linear_map,        # `DiagonalMap` or `FullMap`
-    x:Tensor,          # (K, N) inputs, one column for each sample
+    x:Tensor,          # (N, K) inputs
     y:Tensor,          # (N,) labels
     penalty,           # `Penalty`
     w:Tensor|None=None,# (N,) frequencies above 0
     name:str='',       # name of the calibrator, for the warnings
-    masked:Tensor|None=None, # (K, N) bool, True for masked classes, whose inputs are finite; None: no class is masked
+    masked:Tensor|None=None, # (N, K) bool, True for masked classes, whose inputs are finite; None: no class is masked
 )->Tensor:             # (K, m) delta, float64 on the CPU
     """Return the difference from the identity that minimises the penalised NLL; warn if there is no minimum.
 
     A class without samples takes no part: its row of delta is 0, and the offsets of the other classes have mean 0. The
     weights of nearly constant inputs get a penalty. Both cases warn."""
-    data = prepared(linear_map, x, y, penalty, w, masked, name)
+    if masked is not None: masked = masked.T
+    data = prepared(linear_map, x.T, y, penalty, w, masked, name)  # behind this line, samples are columns
     dtype, tolerance, check_last = _first_search(penalty, data.S)
     def search(start, dtype, tolerance):
         f = LinearObjective(linear_map, data.X, y, data.S, w, data.masked, dtype)
@@ -49,7 +50,10 @@ def fit_linear_map(
         return minimise(f, newton.step, start, tolerance, check_last=check_last, on_slow=newton.more_samples)
     delta, decrease = search(torch.zeros_like(data.S), dtype, tolerance)
     if x.dtype == torch.float64: delta, decrease = search(delta, torch.float64, 1e-16)
-    if data.absent.any(): _leave_out(delta, data.absent.cpu())
+    if data.absent.any():
+        absent = data.absent.cpu()
+        delta[absent] = 0
+        delta[~absent, -1] -= delta[~absent, -1].mean()
     _warn_unbounded(name, linear_map, data.X, delta, decrease)
     return delta
 
@@ -65,7 +69,7 @@ class Prepared(NamedTuple):
     absent: Tensor      # (K,) bool, True for a class that is no label
 
 def prepared(linear_map, x, y, penalty, w, masked, name)->Prepared:
-    "Return what the search takes, for the arguments of `fit_linear_map`; warn of absent classes and constant inputs."
+    "Return what the search takes, for x and `masked` of shape (K, N); warn of absent classes and constant inputs."
     X, S = torch.cat([x, x.new_ones(1, len(y))]), linear_map.penalty_matrix(len(x), penalty)
     absent = y.bincount(minlength=len(x)) == 0
     if absent.any():
@@ -89,11 +93,6 @@ def nearly_constant(
     spread = centred.std(1, correction=0)
     constant = (spread < _CONSTANT) & (spread <= _CONSTANT*centred.square().mean().sqrt())
     return constant if free is None else constant & free.any(1)
-
-def _leave_out(delta, absent):
-    "Set the rows of absent classes to 0, and the mean of the other offsets."
-    delta[absent] = 0
-    delta[~absent, -1] -= delta[~absent, -1].mean()
 
 # %% ../../nbs/30_posthoc/01e_linear_fit.ipynb #9a561928
 _UNBOUNDED = 1e4  # a larger logit shows that the objective has no minimum

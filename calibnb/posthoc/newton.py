@@ -64,20 +64,16 @@ def minimise(
         if not next_decrease > tolerance:
             take_last = not check_last or f(beta - s)[0] <= value + max(tolerance, _VALUE_ERROR)
             return (beta - s if take_last else beta), decrease
-        length, beta, value, g = _line_search(f, beta, value, s, decrease)
+        for length in _LENGTHS:
+            new = beta - length*s
+            new_value, g = f(new)
+            if new_value <= value - _ARMIJO*length*decrease: break
+        beta, value = new, new_value
         slow, better = length < 1 or decrease > _LINEAR_RATE*last_decrease > 0, False
         if on_slow and slow and decrease > 50*tolerance: better = on_slow()
         if length == 0 and not better: break
         last_decrease = decrease
     return beta, decrease
-
-def _line_search(f, beta, value, s, decrease):
-    "Return the first length that meets the Armijo condition, and the new parameters with their value and gradient."
-    for length in _LENGTHS:
-        new = beta - length*s
-        new_value, g = f(new)
-        if new_value <= value - _ARMIJO*length*decrease: break
-    return length, new, new_value, g
 
 # %% ../../nbs/30_posthoc/01b_newton.ipynb #dff2f6ad
 def logistic_nll(
@@ -100,24 +96,24 @@ class LogisticObjective:
 
     def __call__(self, beta):
         "Return the value, and the gradient in the shape of beta."
-        a, Rb = beta @ self.XT, beta @ self.R
+        a, R_beta = beta @ self.XT, beta @ self.R
         p = a.sigmoid()
         self.latest = beta, p
-        value = ((F.softplus(a) - self.t*a)*self.omega).sum() + (beta*Rb).sum()/2
-        return value.item(), (self.omega*(p - self.t)) @ self.XT.T + Rb
+        value = ((F.softplus(a) - self.t*a)*self.omega).sum() + (beta*R_beta).sum()
+        return value.item(), (self.omega*(p - self.t)) @ self.XT.T + 2*R_beta
 
     def step(self, beta, g):
         "Return the Newton step of each regression."
         latest_beta, p = self.latest
         if latest_beta is not beta: p = (beta @ self.XT).sigmoid()
         v = self.omega*(p - p*p)
-        return newton_step((self.XT*v[..., None, :]) @ self.XT.T + self.R, g)
+        return newton_step((self.XT*v[..., None, :]) @ self.XT.T + 2*self.R, g)
 
 def logistic_regression(
     X:Tensor,     # (N, m) float64 features
     t:Tensor,     # (N,) soft labels in [0, 1]
     w:Tensor,     # (N,) frequencies; (B, N) for B regressions
-    R:Tensor|None=None,    # (m, m) penalty; None: no penalty
+    R:Tensor|None=None,    # (m, m), for the penalty beta R beta; None: no penalty
     start:Tensor|None=None,# initial beta, in the shape of the result; None: zeros
 )->Tensor:        # (m,) or (B, m) beta
     "Return the coefficients with the least mean NLL plus penalty, converged to float64 precision."

@@ -257,7 +257,7 @@ def spline_map(
     curves, roughness = natural_spline(knots)
     if smoothing is None:
         smoothing = choose_smoothing(s, t, hit.double().cpu().numpy(), weight, knots, curves, roughness)
-    arrays = spline_features(knots, s) @ curves, t, weight, np.diag(2*smoothing*roughness)
+    arrays = spline_features(knots, s) @ curves, t, weight, np.diag(smoothing*roughness)
     y = curves @ logistic_regression(*map(torch.from_numpy, arrays)).numpy()
     return _spline_table(knots, y, scale, smoothing)
 

@@ -45,9 +45,8 @@ class StructuredScaling(Calibrator):
         penalty = self._penalty(N, K)
         z, self.temperature_, masked = tempered_logits(logits, target, weight)
         self.uniform_ = 1/(N + 1)
-        x = mixed_log_probs(z.T.contiguous(), self.temperature_, self.uniform_, classes=0)
-        delta = fit_linear_map(self.linear_map, x, target, penalty, weight, type(self).__name__,
-                               None if masked is None else masked.T)
+        x = mixed_log_probs(z.T.contiguous(), self.temperature_, self.uniform_, classes=0).T  # columns: faster sums
+        delta = fit_linear_map(self.linear_map, x, target, penalty, weight, type(self).__name__, masked)
         self.weight_, self.bias_ = self.linear_map.weight_and_bias(delta)
 
     def _inputs(self, z): return mixed_log_probs(z, self.temperature_, self.uniform_)
