@@ -21,8 +21,13 @@ def number_words(
     texts,           # training texts, each an iterable of words
     vocabulary:int,  # number of ids, including padding and unknown
 )->dict:             # word -> id
-    "Number the most frequent words, starting at 2."
-    counts = Counter(word for text in texts for word in text)
+    """Number the most frequent words, starting at 2.
+
+    >>> from calibnb.data.texts import number_words
+    >>> number_words([['a', 'film'], ['film']], vocabulary=10)
+    {'film': 2, 'a': 3}
+    """
+    counts = Counter(word for words in texts for word in words)
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: i for i, word in enumerate(by_frequency[:vocabulary - 2], 2)}
 

@@ -122,11 +122,11 @@ def beta_map(
     small = int((features/size).abs().mean(0).argmin())  # index of the feature of w
     X = torch.stack([odds/size, features[:, small]/size, torch.ones_like(odds)], 1)
     penalty, found = odds.new_zeros(3, 3), []
-    penalty[1, 1] = 1/weight.sum().item()/size/size
+    penalty[1, 1] = .5/weight.sum().item()/size/size
     for face in _FACES:
         start = _start(X) if face is _FACES[0] else None
         coef = face @ logistic_regression(X @ face, t, weight, face.T @ penalty @ face, start)
-        value = logistic_nll(X @ coef, t, weight) + (coef @ penalty @ coef/2).item()
+        value = logistic_nll(X @ coef, t, weight) + (coef @ penalty @ coef).item()
         scaled_u, difference, intercept = coef.tolist()
         u, w = scaled_u/size, (scaled_u + difference)/size
         rises = u >= 0 and w >= 0 and math.isfinite(u + w + intercept)
@@ -215,7 +215,7 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
     fold = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy() % _FOLDS
     s, t, hit, weight, fold = _averaged(s, t, hit, weight, fold)
     held_out = fold == np.arange(_FOLDS)[:, None]
-    arrays = spline_features(knots, s) @ curves, t, hit, weight*~held_out, weight*held_out, np.diag(2*roughness)
+    arrays = spline_features(knots, s) @ curves, t, hit, weight*~held_out, weight*held_out, np.diag(roughness)
     X, t, hit, w_in, w_out, penalty = map(torch.from_numpy, arrays)
     coef, nll = None, []
     for smoothing in _SMOOTHINGS:
