@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAX_OUTPUT_CHARS', 'MAX_TAIL_CHARS', 'IOPUB_TIMEOUT_S', 'START_TIMEOUT_S', 'NotebookError', 'OutputTail',
-           'notebook_client', 'CellError', 'execute_cells']
+           'notebook_client', 'execute_cells']
 
 # %% ../../nbs/75_notebooks/04_client.ipynb #3d9f0a12
 import asyncio
@@ -25,12 +25,15 @@ _OUTPUT_CUT = ('\n... the middle of the output of this cell is left out: '
 _OUTPUT_LOST = '\n... the end of the output was lost: the cell printed faster than it could be read\n'
 
 class NotebookError(RunError):
-    """A notebook failed; its folder holds the executed cells and the reason.
+    """A notebook failed; `cell` is the number in brackets of a cell that raised an exception, or None.
 
     >>> from calibnb.notebooks import NotebookError, run_notebook
     >>> try: run_notebook('toy_gaussian', dict(n_seeds=2))  # doctest: +SKIP
     ... except NotebookError as e: print(e)
     """
+    def __init__(self, reason, cell=None):
+        super().__init__(reason if cell is None else f'{reason} (in cell {cell})')
+        self.cell = cell
 
 def _size(content):
     "Return the number of characters in the content of an output message."
@@ -132,12 +135,6 @@ def notebook_client():
 # %% ../../nbs/75_notebooks/04_client.ipynb #7f95b1b3
 START_TIMEOUT_S = 600  # time limit for the start of a kernel; a start takes long on a busy machine
 
-class CellError(NotebookError):
-    "A cell raised an exception; `cell` is the number in brackets in the executed notebook."
-    def __init__(self, reason, cell):
-        super().__init__(f'{reason} (in cell {cell})')
-        self.cell = cell
-
 def execute_cells(
     content,          # notebook, from `nbformat.reads`
     parameters:dict,  # values for its parameters
@@ -147,7 +144,7 @@ def execute_cells(
     on_cell=lambda index: None,   # called with the index of each cell before it runs
     forked:bool=False, # use a kernel that has already imported torch (`05_processes/03_kernels`)
 ):                    # the executed notebook
-    "Execute a notebook and write it; raise CellError for a failed cell, NotebookError for a dead kernel or a timeout."
+    "Execute a notebook and write it; raise NotebookError for a failed cell, a dead kernel or a timeout."
     import papermill
     try:
         with naming_target(target):
@@ -156,7 +153,7 @@ def execute_cells(
                 kernel_name='python3', engine_name=_engine_name(), progress_bar=False,
                 execution_timeout=timeout, start_timeout=START_TIMEOUT_S, source=source, on_cell=on_cell, forked=forked)
     except papermill.PapermillExecutionError as e:
-        raise CellError(f'{e.ename}: {one_line(e.evalue) or "no message"}', e.exec_count) from None
+        raise NotebookError(f'{e.ename}: {one_line(e.evalue) or "no message"}', e.exec_count) from None
     except OSError as e:
         if e.filename == str(target): target.unlink(missing_ok=True)  # not written completely
         raise

@@ -20,7 +20,7 @@ from ..core.options import pick, require
 from ..core.plugins import code_is_same
 from ..core.resources import resource
 from ..core.text import duration_text
-from .client import CellError, NotebookError, execute_cells
+from .client import NotebookError, execute_cells
 from calibnb.notebooks.parameters import (
     PLANNED, PlannedValues, cells_tagged, check_values, join_dotted, notebook_parameters, parse_notebook
 )
@@ -139,7 +139,7 @@ class Notebook:
                 with LiveLines(lines, progress), _environment(folder):
                     try: executed = execute_cells(content, settings, folder/'notebook.ipynb', self.path,
                                                   timeout, lines.begin_cell, forked)
-                    except CellError as e: raise _with_recorded_reason(e, folder) from None
+                    except NotebookError as e: raise _with_recorded_reason(e, folder) from None
                 # papermill also reports a notebook as completed whose kernel died, so the result file decides
                 if not folder.result: raise NotebookError(f'{_how_it_ended(executed)}, so it left no valid result.json')
         except Exception as e:
@@ -159,9 +159,9 @@ def _environment(folder):
     return environment_variables(variables | brief_spins(os.environ))
 
 def _with_recorded_reason(error, folder):
-    "Return the error of a cell, with the reason that `Experiment` has recorded, which names file and line."
-    recorded = folder.status.get('where')
-    return CellError(folder.status['reason'], error.cell) if recorded else error
+    "Return the error; if a cell failed in `Experiment`, with the reason recorded there, which names file and line."
+    recorded = error.cell and folder.status.get('where')
+    return NotebookError(folder.status['reason'], error.cell) if recorded else error
 
 def _how_it_ended(executed):
     "Describe the end of a notebook that raised no exception but left no result."
