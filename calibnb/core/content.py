@@ -30,7 +30,9 @@ def _files_below(folder):
         yield from (os.path.join(place, name) for name in sorted(names))
 
 def _label_files(paths):
-    "Yield (label, file) for each file; the label is the position of its path, '0', with '0 a/b.txt' below a folder."
+    """Yield (label, file) for each file.
+
+    The label does not depend on where the files are: '1' for the second path, '1 a/b.txt' for a file below it."""
     for i, path in enumerate(paths):
         if not os.path.isdir(path): yield str(i), str(path)
         else: yield from ((f'{i} {os.path.relpath(file, path)}', file) for file in _files_below(path))

@@ -32,7 +32,7 @@ class Slopes:
         refuse_weights(found.scored[UNCALIBRATED].weight, 'found')
         rows = {row: _numbers(found.scored[row]) for row in dict.fromkeys([UNCALIBRATED, found.recommended])}
         conf = found.scored[UNCALIBRATED].judged.conf
-        if conf.max() - conf.min() < 1e-6:  # one score: after cross-fitting, only folds differ
+        if conf.max() - conf.min() < 1e-6:  # constant; cross-fitted, it has one value per fold and a meaningless slope
             unknown = dict(slope=NO_COEFFICIENT, intercept=NO_COEFFICIENT, auroc=.5)
             prevalence = found.scored[UNCALIBRATED].judged.hit.double().mean().item()
             for numbers in rows.values():
@@ -40,7 +40,7 @@ class Slopes:
         return cls(rows)
 
     def columns(self)->dict[str, list[str]]:
-        "Return the titles of the lines, then for each row of the evaluation its name and its texts."
+        "Return {'': titles of the lines}, and for each row of the evaluation {name: texts}."
         def interval(c): return '–' if math.isnan(c.estimate) else f'{c.estimate:.3f} ({c.low:.3f} to {c.high:.3f})'
         def points(d): return f'{100*d.ici:.2f}, {100*d.e50:.2f}, {100*d.e90:.2f} points'
         def share(value): return f'{value:.4f}'
@@ -81,5 +81,5 @@ def slope_section(slopes:Slopes)->str:
             'are too extreme. ICI, E50 and E90: mean, median and 90 % quantile of the distance between a probability '
             'and a smooth calibration curve (a restricted cubic spline on the log-odds). MCB: miscalibration, DSC: '
             'discrimination, UNC: uncertainty, by isotonic regression. AUROC and average precision: how '
-            'well the probability ranks; ties that a step map makes lower both.</p>'
+            'well the probability ranks; a calibrator that gives many samples the same probability lowers both.</p>'
             f'<div class="wide">{html_table(slopes.columns())}</div>')

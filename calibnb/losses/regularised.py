@@ -161,7 +161,7 @@ def with_surrogate(batch, lam, error, losses=None):
     return with_penalty(batch, lam*error, losses)
 
 def valid_rows(batch):
-    "Return logits and labels of the valid samples; if there are none, return the first sample, which has weight 0."
+    "Return logits and labels of the valid samples; if none is valid, return one sample, whose weight is 0."
     if batch.valid is None: return batch.logits, batch.labels
     rows = batch.valid.nonzero()[:, 0] if batch.valid.any() else slice(1)
     return batch.logits[rows], batch.labels[rows]

@@ -27,9 +27,9 @@ def fit_rows(
     sample_weight=None,
     shape=None, # shape of the labels before flattening, to check the weights
 ):
-    "Fit a calibrator to checked logits and return it; a calibrator whose fit fails is not fitted."
+    "Fit a calibrator to checked logits and return it; after an error the calibrator counts as not fitted."
     z, target, weight = weighted_samples(calibrator, z, target, sample_weight, shape)
-    calibrator.inputs_, calibrator.columns_ = inputs, ()  # a formula may ask for n_classes_
+    calibrator.inputs_, calibrator.columns_ = inputs, ()  # `_fit` may use n_classes_, which comes from them
     try:
         with user_errors(calibrator):
             _fit_formula(calibrator, z, target, **weight)

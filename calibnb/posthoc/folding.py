@@ -131,7 +131,7 @@ def fold_into(
     return folded
 
 def output_map(calibrator)->tuple[Tensor, Tensor]:
-    "Return W (K, K) and b (K,) of the calibrated outputs; for binary and multilabel outputs, log-odds."
+    "Return W (K, K) and b (K,): the calibrated outputs are W z + b. A binary or multilabel output is a log-odds."
     if not calibrator.inputs_.separate: return calibrator._affine()
     slopes, offsets = zip(*(column._binary_affine() for column in calibrator.columns_ or [calibrator]))
     return torch.stack(slopes).diag(), torch.stack(offsets)
