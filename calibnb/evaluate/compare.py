@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..core.options import pick
-from ..core.predictions import Predictions
+from ..core.predictions import Predictions, impossible_labels
 from calibnb.core.text import (
     enumerated, escaped_style, fitting, html_text, markdown_table, markdown_text, printable, text_table
 )
@@ -126,8 +126,7 @@ class ModelComparison:
     def _undecided(self, name):
         "Return a sentence with the number of samples that would decide."
         d, margin = self.differences[name], self.margins[name]
-        if math.isnan(d.value):
-            return f'{_name(name)} is infinite for both models (labels have probability 0), so it cannot be compared.'
+        if math.isnan(d.value): return f'{_name(name)} is infinite for both models, so it cannot be compared.'
         if not d.seen: return f'{self.n:,} samples without a miss cannot decide {_name(name)}: give more samples.'
         n, start = d.needed(margin), f'{self.n:,} samples cannot decide {_name(name)}'
         return f'{start}; {n:,} samples would.' if n else f'{start}, nor would {100*self.n:,}.'
@@ -254,13 +253,16 @@ def _copies(old, new):
     row = torch.stack([old.copies, new.copies], 1).unique(dim=0, return_inverse=True)[1]
     return row if int(row.max()) + 1 < .99*len(row) else None
 
-def _infinite_note(name, preds):
-    "Say why the NLL of a model is infinite."
-    impossible = preds.nll.isinf()
-    count, row = int(impossible.sum()), int(impossible.int().argmax())
-    labels = '1 label has' if count == 1 else f'{count:,} labels have'
-    return (f'The NLL of the {name} model is infinite, as {labels} probability 0 (first in row {row}); an audit of '
-            'the model says where such zeros come from')
+def _notes_of_infinite(old, new):
+    "Return a note for each model whose NLL is infinite, which says why."
+    notes = []
+    for name, preds in dict(old=old, new=new).items():
+        rows = preds.nll.isinf().nonzero()[:, 0].tolist()
+        if not rows: continue
+        reason = impossible_labels(len(rows), len(preds), preds.stated)
+        notes.append(f'The NLL of the {name} model is infinite, as {reason} (first in row {rows[0]}); an audit of the '
+                     'model says where such zeros come from')
+    return notes
 
 def compare_models(
     old:Predictions,
@@ -294,7 +296,7 @@ def compare_models(
         old, distinct = old.clustered(copies), int(copies.max()) + 1
         notes.append(f'{len(old) - distinct:,} of {len(old):,} rows repeat an earlier row of both models; intervals '
                      f'count {distinct:,} rows')
-    notes += [_infinite_note(name, preds) for name, preds in dict(old=old, new=new).items() if preds.nll.isinf().any()]
+    notes += _notes_of_infinite(old, new)
     by_column = groupings(old, by, least) if by else []
     notes += [g.note for g in by_column if g.note]
     members = {name: inside for g in by_column for name, inside in zip(g.names, g.members().T)}

@@ -62,7 +62,7 @@ _CONSTANT = .01  # scores are nearly constant if their deviation is a smaller sh
 _PRIOR = .5      # N times the penalty of the weight of a nearly constant input: a normal prior with deviation 1
 
 class Prepared(NamedTuple):
-    "What the search takes."
+    "Inputs and penalties of the search, and the classes that take no part."
     X: Tensor           # (K + 1, N) inputs, and a row of ones
     S: Tensor           # (K, m) penalties
     masked: Tensor|None # (K, N) bool; None: no class is masked

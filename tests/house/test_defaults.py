@@ -816,7 +816,7 @@ ELSEWHERE = {
                       "check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order number_in only_count quote_names "
-                      "impossible_labels_text form_text "
+                      "impossible_labels_text impossible_labels form_text "
                       "bind_options not_installed require seed_everything seeded deterministic flush_denormals "
                       "pick_device in_threads ImpossibleLabels draw_folds "
                       "classifier_column classifier_probs one_vs_rest_names "
